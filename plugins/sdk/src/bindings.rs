@@ -1,0 +1,40 @@
+//! The only place that knows generated code: the contract in `wit/` as Rust.
+//!
+//! Two worlds are generated rather than the two that `wit/` declares, because
+//! each generated world brings the export macros of its interfaces with it, and
+//! macros of one name can exist once in a crate. Exported together, `lifecycle`
+//! and `output` make a component of the world `stream-producer`; `lifecycle`
+//! alone makes one of the world `producer`.
+
+#![allow(missing_docs, reason = "what is generated has the documentation that `wit/` has")]
+
+/// The world `producer`: the imported `host` and the exported `lifecycle`.
+pub mod lifecycle {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        world: "backlot:producer/producer",
+        pub_export_macro: true,
+        export_macro_name: "export_lifecycle",
+    });
+}
+
+/// The export that only stream kinds have.
+pub mod output {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        inline: "
+            package backlot:sdk;
+
+            world streaming {
+                export backlot:producer/output@0.1.0;
+            }
+        ",
+        world: "backlot:sdk/streaming",
+        pub_export_macro: true,
+        export_macro_name: "export_output",
+    });
+}
+
+pub use lifecycle::backlot::producer::{host, types};
+pub use lifecycle::exports::backlot::producer::lifecycle as exported_lifecycle;
+pub use output::exports::backlot::producer::output as exported_output;

@@ -1,0 +1,5 @@
+//! The smallest program: it knows nothing of Backlot.
+
+fn main() {
+    println!("hello");
+}

@@ -1,0 +1,200 @@
+//! One small program for each behaviour that tests need, chosen by its first
+//! argument.
+//!
+//! ```text
+//! now                      returns at once
+//! tick N MS                prints `line 1` to `line N`, a blocking sleep of MS between
+//! sleep SECONDS            one blocking sleep
+//! both N                   prints N numbered lines on stdout, then N on stderr, flushing each
+//! euro N MS                writes the text €✓🦀 N times, one byte a write, MS apart
+//! trap                     prints three lines, then traps
+//! exit CODE                prints `leaving`, then exits
+//! bytes N                  writes N bytes of numbered lines
+//! flood                    writes for ever
+//! env                      prints its arguments, variables and folder
+//! cat                      copies stdin to stdout
+//! grow                     grows and touches memory until it is refused
+//! spin                     computes for ever
+//! paths PATH...            tries to read each path, and prints what came of it
+//! escape DIR               tries to leave DIR in many ways, and prints what came of each
+//! dial HOST:PORT...        tries to connect to each, and prints what came of it
+//! open PATH                opens a path for reading, as a blocking call
+//! ```
+
+use std::{
+    env, fs,
+    io::{self, Read as _, Write as _},
+    net::{TcpStream, ToSocketAddrs as _},
+    path::Path,
+    process, thread,
+    time::Duration,
+};
+
+fn main() -> io::Result<()> {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let out = &mut io::stdout();
+    match args.as_slice() {
+        ["now"] => Ok(()),
+        ["tick", count, ms] => {
+            for line in 1..=number(count) {
+                writeln!(out, "line {line}")?;
+                thread::sleep(Duration::from_millis(number(ms)));
+            }
+            Ok(())
+        }
+        ["sleep", seconds] => {
+            thread::sleep(Duration::from_secs(number(seconds)));
+            Ok(())
+        }
+        ["both", count] => {
+            for line in 1..=number(count) {
+                writeln!(out, "out {line}")?;
+                out.flush()?;
+            }
+            for line in 1..=number(count) {
+                writeln!(io::stderr(), "err {line}")?;
+            }
+            Ok(())
+        }
+        ["euro", times, ms] => {
+            for _ in 0..number(times) {
+                for byte in "€✓🦀".bytes() {
+                    out.write_all(&[byte])?;
+                    out.flush()?;
+                    thread::sleep(Duration::from_millis(number(ms)));
+                }
+            }
+            Ok(())
+        }
+        ["trap"] => {
+            for line in 1..=3 {
+                writeln!(out, "line {line}")?;
+            }
+            process::abort()
+        }
+        ["exit", code] => {
+            writeln!(out, "leaving")?;
+            process::exit(i32::try_from(number(code)).unwrap_or(i32::MAX))
+        }
+        ["bytes", count] => numbered(out, number(count)),
+        ["flood"] => numbered(out, u64::MAX),
+        ["env"] => {
+            writeln!(out, "args {args:?}")?;
+            for (name, value) in env::vars() {
+                writeln!(out, "env {name}={value}")?;
+            }
+            writeln!(out, "cwd {:?}", env::current_dir().map_err(|error| error.kind()))
+        }
+        ["cat"] => {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text)?;
+            out.write_all(text.as_bytes())
+        }
+        ["grow"] => {
+            let mut held: Vec<Vec<u8>> = Vec::new();
+            loop {
+                held.push(vec![1; 1 << 20]);
+            }
+        }
+        ["spin"] => loop {
+            std::hint::black_box(0);
+        },
+        ["paths", paths @ ..] => {
+            for path in paths {
+                match fs::read(path) {
+                    Ok(bytes) => writeln!(out, "read {path}: {} bytes", bytes.len())?,
+                    Err(error) => writeln!(out, "refused {path}: {}", error.kind())?,
+                }
+            }
+            Ok(())
+        }
+        ["escape", dir] => escape(out, Path::new(dir)),
+        ["dial", peers @ ..] => {
+            for peer in peers {
+                let dialled = peer.to_socket_addrs().and_then(|mut addresses| {
+                    let address = addresses.next().ok_or(io::ErrorKind::NotFound)?;
+                    TcpStream::connect(address)
+                });
+                match dialled {
+                    Ok(_) => writeln!(out, "connected {peer}")?,
+                    Err(error) => writeln!(out, "refused {peer}: {error}")?,
+                }
+            }
+            Ok(())
+        }
+        ["open", path] => match fs::File::open(path) {
+            Ok(_) => writeln!(out, "opened {path}"),
+            Err(error) => writeln!(out, "refused {path}: {error}"),
+        },
+        other => {
+            writeln!(io::stderr(), "unknown probe: {other:?}")?;
+            process::exit(1)
+        }
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| {
+        let _ = writeln!(io::stderr(), "not a number: {text}");
+        process::exit(1)
+    })
+}
+
+/// Writes `bytes` bytes of numbered lines.
+fn numbered(out: &mut impl io::Write, bytes: u64) -> io::Result<()> {
+    let mut left = bytes;
+    let mut line = 0_u64;
+    let mut block = String::new();
+    while left > 0 {
+        block.clear();
+        while block.len() < 32 << 10 {
+            line += 1;
+            block.push_str(&format!("line {line}\n"));
+        }
+        let take = left.min(block.len() as u64);
+        out.write_all(&block.as_bytes()[..usize::try_from(take).unwrap_or(usize::MAX)])?;
+        left -= take;
+    }
+    out.flush()
+}
+
+/// Tries to get out of the folder, and prints what came of each way.
+fn escape(out: &mut impl io::Write, dir: &Path) -> io::Result<()> {
+    let mut tell = |way: &str, result: io::Result<()>| match result {
+        Ok(()) => writeln!(out, "ESCAPED by {way}"),
+        Err(_) => writeln!(out, "refused {way}"),
+    };
+    let read = |path: &Path| fs::read(path).map(drop);
+    tell("dot-dot", read(&dir.join("../outside.txt")))?;
+    let link = |target: &str, name: &str| {
+        // Links to absolute paths are mostly refused already; either is right.
+        let _ = symlink(target, &dir.join(name));
+        dir.join(name)
+    };
+    tell("absolute link", read(&link("/etc/hostname", "a")))?;
+    tell("relative link", read(&link("../outside.txt", "r")))?;
+    tell("folder link", fs::write(link("/tmp", "d").join("new"), "x"))?;
+    tell("dot-dot folder link", fs::write(link("..", "u").join("new"), "x"))?;
+    tell("absolute path", read(Path::new("/etc/hostname")))?;
+    tell("slash after a file", read(&dir.join("inside.txt/")))?;
+    tell("dot-dot after a folder", read(&dir.join("sub/../../outside.txt")))?;
+    tell("writing outside", fs::write(dir.join("../new"), "x"))?;
+    tell("renaming outside", fs::rename(dir.join("inside.txt"), dir.join("../moved")))?;
+    tell("hard link to the outside", fs::hard_link(dir.join("../outside.txt"), dir.join("h")))
+}
+
+/// Makes a symbolic link. The standard library's way is not stable for WASI.
+#[allow(unsafe_code, reason = "one call into the C library that std links anyway")]
+fn symlink(target: &str, link: &Path) -> io::Result<()> {
+    unsafe extern "C" {
+        fn symlink(target: *const std::ffi::c_char, link: *const std::ffi::c_char) -> i32;
+    }
+    let target = std::ffi::CString::new(target)?;
+    let link = std::ffi::CString::new(link.to_string_lossy().as_bytes())?;
+    // SAFETY: both are strings that end with NUL and outlive the call.
+    match unsafe { symlink(target.as_ptr(), link.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
