@@ -1,0 +1,411 @@
+//! Components made ready to run: compiled, checked, linked and described.
+//!
+//! Everything about a component that can fail without a task fails here.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use backlot_registry::{Form, Generation, Kind};
+use jsonschema::Validator;
+use sha2::{Digest as _, Sha256};
+use wasmtime::{
+    Store,
+    component::{ComponentExportIndex, InstancePre, types::ComponentItem},
+    error::Context as _,
+};
+
+use crate::{
+    bindings::{CONTRACT_VERSION, LIFECYCLE, Manner, OUTPUT, lifecycle, output},
+    check::{self, ComponentForm, NotRunnable},
+    command,
+    engine::Engine,
+    grant::OpenGrant,
+    limits::Limits,
+    store::{Guest, Recipe, Stdio},
+    trap,
+};
+
+/// How long `describe` may take. It is pure, so a second is generous.
+const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// A component that is ready to run. Clones are handles to one compiled code.
+#[derive(Clone)]
+pub struct Component(pub(crate) Arc<Loaded>);
+
+pub(crate) struct Loaded {
+    pub(crate) engine: Engine,
+    pub(crate) kind: Kind,
+    pub(crate) generation: Generation,
+    pub(crate) pre: InstancePre<Guest>,
+    pub(crate) entry: Entry,
+    description: Description,
+    schema: Option<Validator>,
+}
+
+/// Where the host enters a component.
+pub(crate) enum Entry {
+    Producer {
+        lifecycle: lifecycle::GuestIndices,
+        output: Option<output::GuestIndices>,
+        manner: Manner,
+    },
+    Command {
+        run: ComponentExportIndex,
+    },
+}
+
+/// What a component says of itself, and what can be seen of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// What form it has.
+    pub form: ComponentForm,
+    /// The version of the contract that it implements; programs implement none.
+    pub contract: Option<&'static str>,
+    /// The name of its kind.
+    pub kind: Kind,
+    /// One line that says what the kind does.
+    pub summary: String,
+    /// The JSON Schema of its input.
+    pub input_schema: Option<String>,
+    /// Whether what it prints is its output.
+    pub stdout_is_output: bool,
+    /// Whether a stop drops it without asking.
+    pub stops_by_drop: bool,
+    /// Whether it can end with exit codes other than 0 and 1.
+    pub exit_codes: bool,
+    /// The interfaces that it imports, in the order of the component.
+    pub imports: Vec<String>,
+    /// The interfaces that it exports, in the order of the component.
+    pub exports: Vec<String>,
+    /// What it may need to be granted, a line each.
+    pub needs: Vec<&'static str>,
+    /// `sha256:` and 64 hexadecimal digits.
+    pub digest: Arc<str>,
+}
+
+/// Why a component could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It is not a component that this host can run.
+    #[error(transparent)]
+    NotRunnable(#[from] NotRunnable),
+    /// It does not compile.
+    #[error("the component does not compile: {}", trap::line(.0))]
+    Compile(wasmtime::Error),
+    /// It imports what this host does not offer.
+    #[error("the component cannot be linked: {}; this host offers WASI 0.2 and 0.3 with wasi:http, and backlot:producer/host@{CONTRACT_VERSION}", trap::line(.0))]
+    Link(wasmtime::Error),
+    /// A function of the contract has another type.
+    #[error("{0}; rebuild the component against backlot:producer@{CONTRACT_VERSION}")]
+    Type(String),
+    /// `describe` did not return a descriptor.
+    #[error("`describe` failed: {0}; it must return at once and use no capability")]
+    Describe(String),
+    /// `describe` returned a descriptor that cannot be used.
+    #[error("`describe` returned {0}")]
+    Descriptor(String),
+}
+
+impl Component {
+    /// Compiles, checks, links and describes the component in `bytes`.
+    ///
+    /// `name` is what a program is called, by its file; producers name
+    /// themselves. `number` counts the versions of the kind. Compiling runs on
+    /// a thread where it may block.
+    ///
+    /// # Errors
+    ///
+    /// A [`LoadError`] that says what was found, what was wanted, and the fix.
+    pub async fn load(
+        engine: &Engine,
+        name: &str,
+        bytes: impl Into<Arc<[u8]>>,
+        number: u64,
+    ) -> Result<Self, LoadError> {
+        let bytes = bytes.into();
+        check::preamble(&bytes)?;
+        let (component, digest) = {
+            let engine = engine.wasmtime().clone();
+            let compile = move || -> wasmtime::Result<_> {
+                let digest = format!("sha256:{:x}", Sha256::digest(&bytes));
+                Ok((wasmtime::component::Component::from_binary(&engine, &bytes)?, digest))
+            };
+            tokio::task::spawn_blocking(compile)
+                .await
+                .map_err(|panic| LoadError::Compile(wasmtime::format_err!("{panic}")))?
+                .map_err(LoadError::Compile)?
+        };
+        let generation = Generation { number, digest: digest.into() };
+
+        let seen = Seen::of(engine, &component);
+        let form = check::form(&seen.exports)?;
+        if form != ComponentForm::Command {
+            seen.typecheck(engine, &component, form)?;
+        }
+        let pre = engine.linker().instantiate_pre(&component).map_err(LoadError::Link)?;
+        match form {
+            ComponentForm::Command => Self::of_command(engine, name, seen, pre, generation),
+            _ => Self::of_producer(engine, form, seen, pre, generation).await,
+        }
+    }
+
+    fn of_command(
+        engine: &Engine,
+        name: &str,
+        seen: Seen,
+        pre: InstancePre<Guest>,
+        generation: Generation,
+    ) -> Result<Self, LoadError> {
+        let run = check::command(&seen.exports)
+            .and_then(|export| pre.component().get_export_index(None, export))
+            .and_then(|instance| pre.component().get_export_index(Some(&instance), "run"))
+            .ok_or_else(|| LoadError::Type("`wasi:cli/run` has no `run`".to_owned()))?;
+        let kind = command::kind(name);
+        let description = Description {
+            form: ComponentForm::Command,
+            contract: None,
+            kind: kind.clone(),
+            summary: format!("the program {name}"),
+            input_schema: None,
+            stdout_is_output: true,
+            stops_by_drop: true,
+            exit_codes: seen.exit_codes,
+            needs: check::needs(&seen.imports),
+            imports: seen.imports,
+            exports: seen.exports,
+            digest: Arc::clone(&generation.digest),
+        };
+        Ok(Self(Arc::new(Loaded {
+            engine: engine.clone(),
+            kind,
+            generation,
+            pre,
+            entry: Entry::Command { run },
+            description,
+            schema: None,
+        })))
+    }
+
+    async fn of_producer(
+        engine: &Engine,
+        form: ComponentForm,
+        seen: Seen,
+        pre: InstancePre<Guest>,
+        generation: Generation,
+    ) -> Result<Self, LoadError> {
+        let of_type = |error: wasmtime::Error| LoadError::Type(trap::line(&error));
+        let lifecycle = lifecycle::GuestIndices::new(&pre).map_err(of_type)?;
+        let output = match form {
+            ComponentForm::Producer => None,
+            _ => Some(output::GuestIndices::new(&pre).map_err(of_type)?),
+        };
+        let descriptor = describe(engine, &pre, &lifecycle).await?;
+        let kind = Kind::new(&descriptor.kind)
+            .map_err(|error| LoadError::Descriptor(format!("an invalid kind: {error}")))?;
+        let manner = descriptor.manner;
+        if manner.contains(Manner::STDOUT_IS_OUTPUT) && output.is_some() {
+            return Err(LoadError::Descriptor(format!(
+                "`stdout-is-output`, although the component exports `{OUTPUT}`; keep one of them"
+            )));
+        }
+        let schema = descriptor.input_schema.as_deref().map(validator).transpose()?;
+        let description = Description {
+            form,
+            contract: Some(CONTRACT_VERSION),
+            kind: kind.clone(),
+            summary: one_line(&descriptor.summary),
+            input_schema: descriptor.input_schema,
+            stdout_is_output: manner.contains(Manner::STDOUT_IS_OUTPUT),
+            stops_by_drop: manner.contains(Manner::STOPS_BY_DROP),
+            exit_codes: false,
+            needs: check::needs(&seen.imports),
+            imports: seen.imports,
+            exports: seen.exports,
+            digest: Arc::clone(&generation.digest),
+        };
+        Ok(Self(Arc::new(Loaded {
+            engine: engine.clone(),
+            kind,
+            generation,
+            pre,
+            entry: Entry::Producer { lifecycle, output, manner },
+            description,
+            schema,
+        })))
+    }
+
+    /// Returns what the component says of itself, and what can be seen of it.
+    pub fn description(&self) -> &Description {
+        &self.0.description
+    }
+}
+
+impl fmt::Debug for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Component")
+            .field("kind", &self.0.kind)
+            .field("generation", &self.0.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    pub(crate) fn form(&self) -> Form {
+        match &self.entry {
+            Entry::Producer { output: None, manner, .. }
+                if !manner.contains(Manner::STDOUT_IS_OUTPUT) =>
+            {
+                Form::Final
+            }
+            Entry::Producer { .. } | Entry::Command { .. } => Form::Stream,
+        }
+    }
+
+    /// Checks an input against the schema, and says what is wrong with it.
+    pub(crate) fn check_input(&self, input: &str) -> Result<(), String> {
+        let Some(schema) = &self.schema else { return Ok(()) };
+        let value = serde_json::from_str(input)
+            .map_err(|error| format!("{} takes JSON: {error}", self.kind))?;
+        schema.validate(&value).map_err(|error| match error.instance_path().as_str() {
+            "" => error.to_string(),
+            place => format!("at {place}: {error}"),
+        })
+    }
+}
+
+/// What can be seen of a component without running it.
+struct Seen {
+    imports: Vec<String>,
+    exports: Vec<String>,
+    exit_codes: bool,
+}
+
+impl Seen {
+    fn of(engine: &Engine, component: &wasmtime::component::Component) -> Self {
+        let engine = engine.wasmtime();
+        let ty = component.component_type();
+        let mut exit_codes = false;
+        let mut imports = Vec::new();
+        for (name, item) in ty.imports(engine) {
+            if name.starts_with("wasi:cli/exit@")
+                && let ComponentItem::ComponentInstance(exit) = item.ty
+            {
+                exit_codes = exit.get_export(engine, "exit-with-code").is_some();
+            }
+            imports.push(name.to_owned());
+        }
+        let exports = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
+        Self { imports, exports, exit_codes }
+    }
+
+    /// Compares the types of the contract's functions with the contract's own,
+    /// before anything is linked, so that a difference is named.
+    fn typecheck(
+        &self,
+        engine: &Engine,
+        component: &wasmtime::component::Component,
+        form: ComponentForm,
+    ) -> Result<(), LoadError> {
+        use crate::bindings::backlot::producer::types as t;
+        type Stop = Result<(), t::StopRefusal>;
+        type Start = Result<(), t::Refusal>;
+        let of = Contract { engine: engine.wasmtime(), component };
+        of.check::<(), (t::Descriptor,)>(LIFECYCLE, "describe", "func() -> descriptor")?;
+        of.check::<(t::Request,), (Start,)>(
+            LIFECYCLE,
+            "run",
+            "func(request: request) -> result<_, refusal>",
+        )?;
+        of.check::<(Option<String>,), (Stop,)>(
+            LIFECYCLE,
+            "cancel",
+            "func(reason: option<string>) -> result<_, stop-refusal>",
+        )?;
+        of.check::<(), (t::Outcome,)>(LIFECYCLE, "done", "async func() -> outcome")?;
+        if form != ComponentForm::Producer {
+            of.check::<(u32,), (Vec<u8>,)>(
+                OUTPUT,
+                "read-output",
+                "func(max-bytes: u32) -> list<u8>",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+struct Contract<'a> {
+    engine: &'a wasmtime::Engine,
+    component: &'a wasmtime::component::Component,
+}
+
+impl Contract<'_> {
+    fn check<Params, Return>(
+        &self,
+        interface: &str,
+        name: &str,
+        wanted: &str,
+    ) -> Result<(), LoadError>
+    where
+        Params: wasmtime::component::ComponentNamedList + wasmtime::component::Lower,
+        Return: wasmtime::component::ComponentNamedList + wasmtime::component::Lift,
+    {
+        let ty = self.component.component_type();
+        let found = match ty.get_export(self.engine, interface).map(|export| export.ty) {
+            Some(ComponentItem::ComponentInstance(instance)) => {
+                instance.get_export(self.engine, name).map(|export| export.ty)
+            }
+            _ => None,
+        };
+        let Some(ComponentItem::ComponentFunc(func)) = found else {
+            return Err(LoadError::Type(format!(
+                "found no function `{name}` in `{interface}`, wanted `{wanted}`"
+            )));
+        };
+        func.typecheck::<Params, Return>(&ty.instance_type()).map_err(|error| {
+            LoadError::Type(format!(
+                "found another type of `{name}` in `{interface}`, wanted `{wanted}`: {}",
+                trap::line(&error)
+            ))
+        })
+    }
+}
+
+/// Calls `describe` in a fresh instance without any capability.
+async fn describe(
+    engine: &Engine,
+    pre: &InstancePre<Guest>,
+    lifecycle: &lifecycle::GuestIndices,
+) -> Result<crate::bindings::backlot::producer::types::Descriptor, LoadError> {
+    let grant = OpenGrant::none();
+    let mut store: Store<Guest> = Recipe {
+        grant: &grant,
+        limits: Limits::default(),
+        args: &[],
+        stdio: Stdio::None,
+        link: None,
+        peak: Arc::default(),
+    }
+    .store(engine);
+    let call = async {
+        let instance = pre.instantiate_async(&mut store).await.context("instantiating")?;
+        let guest = lifecycle.load(&mut store, &instance)?;
+        store.run_concurrent(async |accessor| guest.call_describe(accessor).await).await?
+    };
+    match tokio::time::timeout(DESCRIBE_DEADLINE, call).await {
+        Ok(Ok(descriptor)) => Ok(descriptor),
+        Ok(Err(error)) => {
+            Err(LoadError::Describe(trap::because(&error, store.data().meter.exceeded(&error))))
+        }
+        Err(_) => Err(LoadError::Describe(format!("it took longer than {DESCRIBE_DEADLINE:?}"))),
+    }
+}
+
+fn validator(schema: &str) -> Result<Validator, LoadError> {
+    let fail = |why: String| LoadError::Descriptor(format!("an invalid input-schema: {why}"));
+    let schema = serde_json::from_str(schema).map_err(|error| fail(error.to_string()))?;
+    jsonschema::draft202012::new(&schema).map_err(|error| fail(error.to_string()))
+}
+
+/// Returns the text with its line breaks and control characters as spaces.
+fn one_line(text: &str) -> String {
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

@@ -1,0 +1,332 @@
+//! The driver of one task: its `done`, from `run` to quiescence.
+//!
+//! It owns the store, so dropping it ends the guest at any point. Inside the
+//! store a conversation calls the guest: `done`, and beside it `cancel` and
+//! `read-output` whenever the guest is not executing. Around the store stand
+//! the bounds that must hold while the guest computes or blocks: nothing inside
+//! is polled then.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use backlot_registry::Outcome;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use tokio::time::{Instant, Sleep, sleep_until};
+use wasmtime::{Store, component::Accessor};
+
+use crate::{
+    bindings::output,
+    command,
+    instance::Entered,
+    limits::{Bytes, Exceeded, Limits},
+    link::{Call, Link},
+    store::Guest,
+    trap,
+};
+
+/// What one `read-output` call is asked for, in bytes: large enough that the
+/// cost of a call disappears, small enough that it never nears the limit of
+/// what a call may make the host allocate.
+const PIECE_BYTES: u32 = 256 << 10;
+/// How many pieces one drain takes before others get their turn.
+const PIECES: usize = 16;
+/// How long after a guest has executed its output is fetched. A guest that only
+/// yields gets no turn beside back-to-back calls.
+const DRAIN_DELAY: Duration = Duration::from_millis(2);
+/// How long the last drain may take once `done` has resolved.
+const TAIL_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Drives a guest to its end, lets go of everything it held, and says how it
+/// ended.
+pub(crate) async fn drive(
+    mut store: Store<Guest>,
+    entered: Entered,
+    limits: Limits,
+    link: HangUp,
+) -> Outcome {
+    let end = {
+        let link = &*link.0;
+        let conversation = store.run_concurrent(async |accessor: &Accessor<Guest>| {
+            converse(accessor, &entered, link).await
+        });
+        let guest = Metered { guest: pin!(conversation), link };
+        Bounded::new(guest, limits, entered.output().is_some()).await
+    };
+    let exceeded = match &end {
+        End::Over(Err(error)) => store.data().meter.exceeded(error),
+        End::Over(Ok(())) | End::Limit(_) | End::Tail => None,
+    };
+    // What the guest held is released before its end is known to anybody.
+    drop(store);
+    let outcome = judge(end, exceeded, &link.0);
+    cut(outcome, limits.final_output)
+}
+
+/// Talks with the guest until `done` has resolved and its output is drained. The
+/// outcome is in the link as soon as it is known.
+async fn converse(
+    accessor: &Accessor<Guest>,
+    entered: &Entered,
+    link: &Link,
+) -> wasmtime::Result<()> {
+    link.enter(Call::Done);
+    let (lifecycle, output) = match entered {
+        Entered::Command { run } => {
+            let ended = run.call_concurrent(accessor, ()).await?.0;
+            link.settle(command::outcome(i32::from(ended.is_err())));
+            return Ok(());
+        }
+        Entered::Producer { lifecycle, output, .. } => (lifecycle, output.as_ref()),
+    };
+    let mut done = pin!(lifecycle.call_done(accessor));
+    loop {
+        if let Some((reason, reply)) = link.take_cancel() {
+            link.enter(Call::Cancel);
+            match lifecycle.call_cancel(accessor, reason).await? {
+                Ok(()) => reply.agreed(),
+                Err(refusal) => reply.refused(refusal.into()),
+            }
+            link.enter(Call::Done);
+        }
+        if link.take_drain() {
+            if let Some(output) = output {
+                drain(accessor, output, link, PIECES).await?;
+                link.enter(Call::Done);
+            }
+            link.drained();
+        }
+        tokio::select! {
+            biased;
+            outcome = &mut done => {
+                link.settle(outcome?.into());
+                break;
+            }
+            () = link.woken() => {}
+        }
+    }
+    if let Some(output) = output {
+        // The bound on a guest that never runs dry is the deadline of the tail.
+        drain(accessor, output, link, usize::MAX).await?;
+    }
+    Ok(())
+}
+
+/// Moves what the guest has ready into the spool, until it has no more or
+/// `pieces` were taken.
+async fn drain(
+    accessor: &Accessor<Guest>,
+    output: &output::Guest,
+    link: &Link,
+    pieces: usize,
+) -> wasmtime::Result<()> {
+    for _ in 0..pieces {
+        link.enter(Call::ReadOutput);
+        let piece = output.call_read_output(accessor, PIECE_BYTES).await?;
+        if piece.is_empty() {
+            return Ok(());
+        }
+        link.host.output().write(&piece);
+    }
+    // There is more: the next drain is due although the guest may not execute.
+    link.want_drain();
+    Ok(())
+}
+
+/// Why the driver is no longer polling the guest.
+enum End {
+    /// The conversation is over, by itself or by a trap.
+    Over(wasmtime::Result<()>),
+    /// A limit was hit that wasmtime does not watch.
+    Limit(Exceeded),
+    /// The last drain took too long.
+    Tail,
+}
+
+/// Says how the guest has ended.
+fn judge(end: End, exceeded: Option<Exceeded>, link: &Link) -> Outcome {
+    let error = match (end, link.take_outcome()) {
+        // What reached the host stands, whatever the guest does afterwards.
+        (End::Over(Ok(())), Some(outcome)) => return outcome,
+        (End::Over(Err(error)), Some(outcome)) => {
+            let why = trap::because(&error, exceeded);
+            link.note(&format!("trap in {} after the end: {why}", link.call().name()));
+            return outcome;
+        }
+        (End::Tail | End::Limit(_), Some(outcome)) => {
+            link.note("the last of the output was not handed over in time and is lost");
+            return outcome;
+        }
+        (End::Limit(limit), None) => return Outcome::failed(limit.to_string()),
+        (End::Over(Err(error)), None) => error,
+        (End::Over(Ok(())) | End::Tail, None) => {
+            return Outcome::failed("the guest ended without an outcome");
+        }
+    };
+    if let Some(code) = trap::exit_code(&error)
+        && link.is_command()
+    {
+        return command::outcome(code);
+    }
+    let why = trap::because(&error, exceeded);
+    let call = link.call().name();
+    tracing::debug!(task = %link.host.task(), call, ?error, "a guest has trapped");
+    link.note(&format!("trap in {call}: {why}"));
+    if let Some(frames) = trap::frames(&error) {
+        link.note(&frames);
+    }
+    match exceeded {
+        Some(limit) => {
+            Outcome::failed(format!("{limit}; trap in {call}: {}", trap::because(&error, None)))
+        }
+        None => Outcome::failed(format!("trap in {call}: {why}")),
+    }
+}
+
+/// Cuts a final output at its limit, on a character, and says how much is gone.
+fn cut(mut outcome: Outcome, limit: usize) -> Outcome {
+    if let Some(output) = &mut outcome.output
+        && output.len() > limit
+    {
+        let end = output.floor_char_boundary(limit);
+        let gone = output.len() - end;
+        output.truncate(end);
+        let told = format!("final output cut at {}, {gone} bytes dropped", Bytes(limit as u64));
+        outcome.detail = Some(match outcome.detail {
+            Some(detail) => format!("{detail}; {told}"),
+            None => told,
+        });
+    }
+    outcome
+}
+
+/// Counts the CPU time that polls of a guest take.
+///
+/// Epochs would bill a guest that wakes often for time it slept.
+pub(crate) struct Metered<'a, F> {
+    pub(crate) guest: Pin<&'a mut F>,
+    pub(crate) link: &'a Link,
+}
+
+impl<F: Future> Future for Metered<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let before = thread_cpu();
+        let polled = self.guest.as_mut().poll(cx);
+        self.link.add_cpu(thread_cpu().saturating_sub(before));
+        polled
+    }
+}
+
+fn thread_cpu() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(tv_sec.unsigned_abs(), u32::try_from(tv_nsec).unwrap_or(0))
+}
+
+/// A guest under the bounds that hold from outside.
+struct Bounded<'a, F> {
+    guest: Metered<'a, F>,
+    limits: Limits,
+    deadline: Option<Pin<Box<Sleep>>>,
+    tail: Option<Pin<Box<Sleep>>>,
+    drains: Option<DrainClock>,
+}
+
+/// When the output of a guest is fetched next.
+#[derive(Default)]
+struct DrainClock {
+    due: Option<Pin<Box<Sleep>>>,
+    /// The number of drains that were finished when the guest was last polled.
+    finished: u64,
+}
+
+impl<'a, F: Future<Output = wasmtime::Result<wasmtime::Result<()>>>> Bounded<'a, F> {
+    fn new(guest: Metered<'a, F>, limits: Limits, drains: bool) -> Self {
+        // A deadline past the clock's range is none.
+        let deadline = limits.deadline.and_then(|limit| Instant::now().checked_add(limit));
+        Self {
+            guest,
+            limits,
+            deadline: deadline.map(|then| Box::pin(sleep_until(then))),
+            tail: None,
+            drains: drains.then(DrainClock::default),
+        }
+    }
+}
+
+impl<F: Future<Output = wasmtime::Result<wasmtime::Result<()>>>> Future for Bounded<'_, F> {
+    type Output = End;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+        let this = &mut *self;
+        let link = this.guest.link;
+        // Before the guest is polled, so that it finds the request.
+        if let Some(drains) = &mut this.drains {
+            drains.fire(cx, link);
+        }
+        if let Poll::Ready(over) = Pin::new(&mut this.guest).poll(cx) {
+            return Poll::Ready(End::Over(over.and_then(|over| over)));
+        }
+        if let Some(drains) = &mut this.drains {
+            drains.guest_has_run(cx, link);
+        }
+        if let Some(limit) = this.limits.cpu
+            && link.cpu() > limit
+        {
+            return Poll::Ready(End::Limit(Exceeded::Cpu(limit)));
+        }
+        if let (Some(deadline), Some(limit)) = (&mut this.deadline, this.limits.deadline)
+            && deadline.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(End::Limit(Exceeded::Deadline(limit)));
+        }
+        if !link.settled() {
+            return Poll::Pending;
+        }
+        let tail =
+            this.tail.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + TAIL_DEADLINE)));
+        ready!(tail.as_mut().poll(cx));
+        Poll::Ready(End::Tail)
+    }
+}
+
+impl DrainClock {
+    /// Asks for a drain when one is due.
+    fn fire(&mut self, cx: &mut Context<'_>, link: &Link) {
+        if let Some(due) = &mut self.due
+            && due.as_mut().poll(cx).is_ready()
+        {
+            self.due = None;
+            link.want_drain();
+        }
+    }
+
+    /// Notes that the guest may have executed. A poll in which a drain was
+    /// finished leaves it dry; after any other it may hold output, so a parked
+    /// guest costs no drain at all.
+    fn guest_has_run(&mut self, cx: &mut Context<'_>, link: &Link) {
+        let finished = link.drains();
+        let was_drained = std::mem::replace(&mut self.finished, finished) != finished;
+        if was_drained || self.due.is_some() {
+            return;
+        }
+        let mut due = Box::pin(sleep_until(Instant::now() + DRAIN_DELAY));
+        // Registers the wake-up; it cannot be due yet.
+        let _ = due.as_mut().poll(cx);
+        self.due = Some(due);
+    }
+}
+
+/// Lets nobody wait for output once the driver is gone, however it went.
+pub(crate) struct HangUp(pub(crate) Arc<Link>);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        self.0.hang_up();
+    }
+}

@@ -1,0 +1,220 @@
+//! Grants made ready: folders opened once, peers checked at every connection.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use wasmtime_wasi::{FsPerms, OpenMode, WasiCtxBuilder, filesystem::Dir, sockets::SocketAddrUse};
+
+use crate::policy::{Access, DirGrant, EnvGrant, Grant, NetGrant};
+
+/// A grant whose folders are open. Cheap to clone.
+///
+/// A folder is opened once; what its path names later does not matter.
+#[derive(Clone)]
+pub struct OpenGrant(Arc<Inner>);
+
+struct Inner {
+    dirs: Vec<OpenDir>,
+    env: Vec<EnvGrant>,
+    net: NetPolicy,
+}
+
+pub(crate) struct OpenDir {
+    pub(crate) dir: Dir,
+    pub(crate) guest: String,
+}
+
+/// Why a grant could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenGrantError {
+    /// A folder could not be opened.
+    #[error("the granted folder `{}` cannot be opened: {source}", path.display())]
+    Folder {
+        /// The folder on the host.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Two folders are to be seen under one path.
+    #[error("two folders are granted as `{0}`; give one of them another guest path")]
+    SameGuestPath(String),
+}
+
+impl Grant {
+    /// Opens the folders of the grant.
+    ///
+    /// # Errors
+    ///
+    /// When a folder cannot be opened, or two would be seen under one path.
+    pub fn open(self) -> Result<OpenGrant, OpenGrantError> {
+        let mut dirs: Vec<OpenDir> = Vec::with_capacity(self.dirs.len());
+        for grant in self.dirs {
+            if dirs.iter().any(|dir| dir.guest == grant.guest) {
+                return Err(OpenGrantError::SameGuestPath(grant.guest));
+            }
+            dirs.push(open(grant)?);
+        }
+        let net = NetPolicy(self.net.into());
+        Ok(OpenGrant(Arc::new(Inner { dirs, env: self.env, net })))
+    }
+}
+
+fn open(grant: DirGrant) -> Result<OpenDir, OpenGrantError> {
+    let dir = cap_std::fs::Dir::open_ambient_dir(&grant.host, cap_std::ambient_authority())
+        .map_err(|source| OpenGrantError::Folder { path: grant.host, source })?;
+    let (perms, mode) = match grant.access {
+        Access::ReadOnly => (FsPerms::ReadOnly, OpenMode::READ),
+        Access::ReadWrite => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
+    };
+    Ok(OpenDir { dir: Dir::new(dir.into_std_file(), perms, mode, false), guest: grant.guest })
+}
+
+impl OpenGrant {
+    /// Returns the grant of nothing.
+    pub fn none() -> Self {
+        Self(Arc::new(Inner { dirs: Vec::new(), env: Vec::new(), net: NetPolicy(Arc::new([])) }))
+    }
+
+    pub(crate) fn dirs(&self) -> &[OpenDir] {
+        &self.0.dirs
+    }
+
+    pub(crate) fn env(&self) -> &[EnvGrant] {
+        &self.0.env
+    }
+
+    pub(crate) fn net(&self) -> &NetPolicy {
+        &self.0.net
+    }
+}
+
+/// The TCP peers that a guest may connect to.
+#[derive(Clone)]
+pub(crate) struct NetPolicy(Arc<[NetGrant]>);
+
+impl NetPolicy {
+    /// Opens the guest's sockets as far as the policy allows. A context that was
+    /// not touched allows none.
+    pub(crate) fn apply(&self, wasi: &mut WasiCtxBuilder) {
+        if self.0.is_empty() {
+            return;
+        }
+        wasi.allow_tcp(true);
+        // Names are checked by the import itself, addresses at each connection.
+        wasi.allow_ip_name_lookup(true);
+        let policy = self.clone();
+        wasi.socket_addr_check(move |address, used| {
+            let policy = policy.clone();
+            Box::pin(async move {
+                match used {
+                    SocketAddrUse::TcpConnect => policy.permits(address).await,
+                    // The bind that the system does on its own before a connection.
+                    SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
+                    SocketAddrUse::TcpListen
+                    | SocketAddrUse::TcpAccept
+                    | SocketAddrUse::UdpBind
+                    | SocketAddrUse::UdpSend
+                    | SocketAddrUse::UdpReceive => false,
+                }
+            })
+        });
+    }
+
+    /// Tells whether the guest may look up `name`.
+    pub(crate) fn may_resolve(&self, name: &str) -> bool {
+        let name = name.trim_end_matches('.');
+        self.0.iter().any(|grant| grant.host.eq_ignore_ascii_case(name))
+    }
+
+    /// Returns the addresses that the guest may reach as `host` and `port`;
+    /// none when the peer is not granted.
+    pub(crate) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let granted =
+            self.0.iter().any(|grant| grant.port == port && grant.host.eq_ignore_ascii_case(host));
+        if !granted {
+            return Ok(Vec::new());
+        }
+        Ok(tokio::net::lookup_host((host, port)).await?.collect())
+    }
+
+    /// Tells whether the guest may connect to `peer`: an address that is granted,
+    /// or one that a granted name stands for now.
+    async fn permits(&self, peer: SocketAddr) -> bool {
+        let ip = peer.ip().to_canonical();
+        for grant in self.0.iter().filter(|grant| grant.port == peer.port()) {
+            let found = match grant.address() {
+                Some(address) => address.to_canonical() == ip,
+                None => names(&grant.host, ip).await,
+            };
+            if found {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Tells whether `host` stands for `ip` now.
+async fn names(host: &str, ip: IpAddr) -> bool {
+    match tokio::net::lookup_host((host, 0)).await {
+        Ok(mut addresses) => addresses.any(|address| address.ip().to_canonical() == ip),
+        Err(error) => {
+            tracing::debug!(host, %error, "a granted host name cannot be resolved");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(peers: &[&str]) -> NetPolicy {
+        NetPolicy(peers.iter().map(|peer| peer.parse().unwrap()).collect())
+    }
+
+    #[tokio::test]
+    async fn only_granted_peers_may_be_connected_to() {
+        let policy = policy(&["127.0.0.1:80", "localhost:81"]);
+        assert!(policy.permits("127.0.0.1:80".parse().unwrap()).await);
+        assert!(policy.permits("127.0.0.1:81".parse().unwrap()).await, "by name");
+        assert!(!policy.permits("127.0.0.1:82".parse().unwrap()).await);
+        assert!(!policy.permits("127.0.0.2:80".parse().unwrap()).await);
+        assert!(policy.permits("[::ffff:127.0.0.1]:80".parse().unwrap()).await, "mapped");
+    }
+
+    #[tokio::test]
+    async fn only_granted_names_may_be_resolved() {
+        let policy = policy(&["localhost:81"]);
+        assert!(policy.may_resolve("LOCALHOST") && policy.may_resolve("localhost."));
+        assert!(!policy.may_resolve("secret.example.com"));
+        assert!(policy.resolve("localhost", 80).await.unwrap().is_empty(), "another port");
+        assert!(!policy.resolve("localhost", 81).await.unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_folder_is_opened_once_and_needs_to_be_one() {
+        let here = tempfile::tempdir().unwrap();
+        let file = here.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let grant = |path: &std::path::Path| Grant {
+            dirs: vec![format!("{}::/d", path.display()).parse().unwrap()],
+            ..Grant::default()
+        };
+        assert!(grant(here.path()).open().is_ok());
+        for bad in [file, here.path().join("missing")] {
+            let Err(error) = grant(&bad).open() else { panic!("{} was opened", bad.display()) };
+            assert!(error.to_string().contains(&*bad.to_string_lossy()), "{error}");
+        }
+        let twice = Grant {
+            dirs: [grant(here.path()).dirs, grant(here.path()).dirs].concat(),
+            ..Grant::default()
+        };
+        assert!(matches!(twice.open(), Err(OpenGrantError::SameGuestPath(path)) if path == "/d"));
+    }
+}

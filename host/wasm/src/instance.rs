@@ -1,0 +1,247 @@
+//! One store, one task: how a component becomes a task's work.
+//!
+//! A start makes a store, instantiates the component in it and calls `run`.
+//! From then on the store belongs to the driver, which is the task's `done`.
+
+use std::{pin::pin, sync::Arc};
+
+use backlot_registry::{
+    Agreed, BoxFuture, Control, Form, Generation, Kind, OnDrop, Producer, Refusal, Request, Run,
+    StopBounds, StopRefusal, TaskHost, Usage,
+};
+use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
+use wasmtime::{
+    Store,
+    component::{Accessor, TypedFunc},
+};
+
+use crate::{
+    bindings::{Manner, lifecycle, output},
+    command::CommandInput,
+    component::{Component, Entry, Loaded},
+    driver::{HangUp, Metered, drive},
+    grant::OpenGrant,
+    limits::{Bytes, Limits},
+    link::{Call, Link},
+    store::{Guest, Recipe, Stdio},
+    trap,
+};
+
+/// A component with what one start binds to it: the producer of one task, or of
+/// many that are granted the same.
+#[derive(Clone)]
+pub struct ComponentProducer {
+    component: Component,
+    grant: OpenGrant,
+    limits: Limits,
+    bounds: Option<StopBounds>,
+}
+
+impl Component {
+    /// Returns a producer that runs the component with this grant and these limits.
+    pub fn producer(&self, grant: OpenGrant, limits: Limits) -> ComponentProducer {
+        ComponentProducer { component: self.clone(), grant, limits, bounds: None }
+    }
+}
+
+impl ComponentProducer {
+    /// Returns the producer with bounds of its own for the stop ladder.
+    pub fn with_bounds(self, bounds: StopBounds) -> Self {
+        Self { bounds: Some(bounds), ..self }
+    }
+}
+
+impl Producer for ComponentProducer {
+    fn kind(&self) -> &Kind {
+        &self.component.0.kind
+    }
+
+    fn form(&self) -> Form {
+        self.component.0.form()
+    }
+
+    fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {
+        Box::pin(async move {
+            let home = self.component.0.engine.runtime();
+            let component = Arc::clone(&self.component.0);
+            let start = start(component, self.grant.clone(), self.limits, request, host);
+            // Guests block the pool of the runtime they are polled on, so they
+            // stay on theirs from the first instruction.
+            if Handle::try_current().is_ok_and(|here| here.id() == home.id()) {
+                return start.await;
+            }
+            match AbortOnDropHandle::new(home.spawn(start)).await {
+                Ok(started) => started,
+                Err(error) => Err(Refusal::Broken(error.to_string())),
+            }
+        })
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        Some(self.component.0.generation.clone())
+    }
+
+    fn stop_bounds(&self) -> Option<StopBounds> {
+        self.bounds
+    }
+}
+
+/// Makes an instance and starts its work. Everything that can fail is over when
+/// it returns; what it held is gone when it fails or is dropped.
+async fn start(
+    component: Arc<Loaded>,
+    grant: OpenGrant,
+    limits: Limits,
+    request: Request,
+    host: TaskHost,
+) -> Result<Run, Refusal> {
+    if request.input.len() > limits.input {
+        return Err(Refusal::InvalidInput(format!(
+            "it has {} bytes, and the limit is {}",
+            request.input.len(),
+            Bytes(limits.input as u64)
+        )));
+    }
+    component.check_input(&request.input).map_err(Refusal::InvalidInput)?;
+
+    let is_command = matches!(component.entry, Entry::Command { .. });
+    let link = Arc::new(Link::new(host.clone(), is_command));
+    let (stdio, args) = match &component.entry {
+        Entry::Command { .. } => {
+            let CommandInput { mut args, stdin } = CommandInput::from_text(&request.input)?;
+            args.insert(0, component.kind.to_string());
+            (Stdio::Output { host, stdin: stdin.into() }, args)
+        }
+        Entry::Producer { manner, .. } if manner.contains(Manner::STDOUT_IS_OUTPUT) => {
+            (Stdio::Output { host, stdin: bytes::Bytes::new() }, Vec::new())
+        }
+        Entry::Producer { .. } => (Stdio::Log(host), Vec::new()),
+    };
+    let mut store = Recipe {
+        grant: &grant,
+        limits,
+        args: &args,
+        stdio,
+        link: Some(Arc::clone(&link)),
+        peak: Arc::clone(&link.peak_memory),
+    }
+    .store(&component.engine);
+
+    let started = {
+        let entering = pin!(enter(&component, &mut store, &link, request));
+        Metered { guest: entering, link: &link }.await
+    };
+    let entered = match started {
+        Ok(entered) => entered?,
+        Err(error) => {
+            if trap::is_capacity(&error) {
+                return Err(Refusal::Unavailable(format!(
+                    "the host holds {} instances, as many as it can; end some, or raise `instances`",
+                    component.engine.capacity()
+                )));
+            }
+            let why = trap::because(&error, store.data().meter.exceeded(&error));
+            tracing::debug!(kind = %component.kind, ?error, "a start failed");
+            return Err(match link.call() {
+                Call::Run => Refusal::Broken(format!("trap in run: {why}")),
+                _ => Refusal::Unavailable(format!("cannot be instantiated: {why}")),
+            });
+        }
+    };
+    let reach = Reach {
+        link: Arc::clone(&link),
+        stops_by_drop: entered.stops_by_drop(),
+        drains: entered.output().is_some(),
+    };
+    Ok(Run {
+        control: Arc::new(reach),
+        done: Box::pin(drive(store, entered, limits, HangUp(link))),
+        on_drop: OnDrop::ReleasesAll,
+    })
+}
+
+/// An instance whose work has been started.
+pub(crate) enum Entered {
+    Producer { lifecycle: lifecycle::Guest, output: Option<output::Guest>, manner: Manner },
+    Command { run: TypedFunc<(), (Result<(), ()>,)> },
+}
+
+impl Entered {
+    fn stops_by_drop(&self) -> bool {
+        match self {
+            Self::Producer { manner, .. } => manner.contains(Manner::STOPS_BY_DROP),
+            Self::Command { .. } => true,
+        }
+    }
+
+    /// Returns where the guest hands over its output, if it holds it itself.
+    pub(crate) fn output(&self) -> Option<&output::Guest> {
+        match self {
+            Self::Producer { output, .. } => output.as_ref(),
+            Self::Command { .. } => None,
+        }
+    }
+}
+
+/// Instantiates the component and starts its work. The outer error is a trap or
+/// a failed instantiation; the inner one is the guest's own refusal.
+async fn enter(
+    component: &Loaded,
+    store: &mut Store<Guest>,
+    link: &Link,
+    request: Request,
+) -> wasmtime::Result<Result<Entered, Refusal>> {
+    link.enter(Call::Instantiate);
+    let instance = component.pre.instantiate_async(&mut *store).await?;
+    match &component.entry {
+        Entry::Command { run } => {
+            Ok(Ok(Entered::Command { run: instance.get_typed_func(&mut *store, run)? }))
+        }
+        Entry::Producer { lifecycle, output, manner } => {
+            let lifecycle = lifecycle.load(&mut *store, &instance)?;
+            let output = match output {
+                Some(output) => Some(output.load(&mut *store, &instance)?),
+                None => None,
+            };
+            link.enter(Call::Run);
+            let answer = store
+                .run_concurrent(async |accessor: &Accessor<Guest>| {
+                    lifecycle.call_run(accessor, request.into()).await
+                })
+                .await??;
+            Ok(match answer {
+                Ok(()) => Ok(Entered::Producer { lifecycle, output, manner: *manner }),
+                Err(refusal) => Err(refusal.into()),
+            })
+        }
+    }
+}
+
+/// The registry's way to a running guest.
+struct Reach {
+    link: Arc<Link>,
+    stops_by_drop: bool,
+    drains: bool,
+}
+
+impl Control for Reach {
+    fn cancel(&self, reason: Option<String>) -> BoxFuture<'static, Result<Agreed, StopRefusal>> {
+        if self.stops_by_drop {
+            return Box::pin(async { Ok(Agreed::DropNow) });
+        }
+        let link = Arc::clone(&self.link);
+        Box::pin(async move { link.ask(reason).await })
+    }
+
+    fn drain(&self) -> Option<BoxFuture<'static, ()>> {
+        self.drains.then(|| {
+            let link = Arc::clone(&self.link);
+            Box::pin(async move { link.drain().await }) as BoxFuture<'static, ()>
+        })
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        Some(self.link.usage())
+    }
+}

@@ -1,0 +1,36 @@
+//! WebAssembly components as producers of background work.
+//!
+//! An [`Engine`] holds what all components share. A [`Component`] is compiled,
+//! checked and described once; bound to a [`Grant`] and [`Limits`] it becomes a
+//! producer that the registry starts tasks with. Each task has an instance in a
+//! store of its own, so that the host can end it at any point by dropping it.
+//!
+//! This crate knows neither jobs nor surfaces.
+
+mod bindings;
+mod check;
+mod command;
+mod component;
+mod driver;
+mod engine;
+mod grant;
+mod imports;
+mod instance;
+mod limits;
+mod link;
+mod policy;
+mod signal;
+mod store;
+mod trap;
+
+pub use self::{
+    bindings::CONTRACT_VERSION,
+    check::{ComponentForm, NotRunnable},
+    command::CommandInput,
+    component::{Component, Description, LoadError},
+    engine::{Engine, EngineConfig, EngineError},
+    grant::{OpenGrant, OpenGrantError},
+    instance::ComponentProducer,
+    limits::Limits,
+    policy::{Access, DirGrant, EnvGrant, Grant, GrantError, NetGrant},
+};

@@ -1,0 +1,270 @@
+//! What a task may use, and the count of what it does use.
+//!
+//! [`Limits`] are plain numbers. The `Meter` of a store enforces those that
+//! wasmtime asks about while the guest runs; deadlines are the driver's.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use wasmtime::ResourceLimiter;
+
+use crate::trap;
+
+const MIB: u64 = 1 << 20;
+
+/// What one task may use. Every limit is enforced; the defaults suit work of
+/// unknown origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Linear memory, over all memories of the component, in bytes.
+    pub memory: u64,
+    /// Table elements, over all tables of the component.
+    pub table_elements: u64,
+    /// Wall-clock time from the start to the end; off when `None`.
+    pub deadline: Option<Duration>,
+    /// CPU time; off when `None`.
+    pub cpu: Option<Duration>,
+    /// The final output that is kept, in bytes; the rest is cut off and told.
+    pub final_output: usize,
+    /// The input that is taken, in bytes.
+    pub input: usize,
+    /// What one call of the guest into the host, or one result, may make the
+    /// host allocate, in bytes.
+    pub host_call: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory: 256 * MIB,
+            // What a slot of the pool holds; each element is a pointer on the host.
+            table_elements: 100_000,
+            deadline: None,
+            cpu: None,
+            final_output: 8 << 20,
+            input: 8 << 20,
+            // Room for a final output at its limit beside the rest of an outcome.
+            host_call: 16 << 20,
+        }
+    }
+}
+
+/// A limit that a task ran into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exceeded {
+    Memory(u64),
+    HostMemory(u64),
+    Tables(u64),
+    Deadline(Duration),
+    Cpu(Duration),
+    HostCall(u64),
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(limit) => write!(f, "memory limit of {} reached", Bytes(*limit)),
+            Self::HostMemory(limit) => write!(
+                f,
+                "the host's limit of {} for the memory of all guests reached",
+                Bytes(*limit)
+            ),
+            Self::Tables(limit) => write!(f, "table limit of {limit} elements reached"),
+            Self::Deadline(limit) => write!(f, "deadline of {limit:?} exceeded"),
+            Self::HostCall(limit) => {
+                write!(f, "limit of {} for what one call may hand over exceeded", Bytes(*limit))
+            }
+            Self::Cpu(limit) => write!(f, "CPU time limit of {limit:?} exceeded"),
+        }
+    }
+}
+
+/// A number of bytes, shown in the largest unit that divides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => write!(f, "0 bytes"),
+            n if n % (1 << 30) == 0 => write!(f, "{} GiB", n >> 30),
+            n if n % (1 << 20) == 0 => write!(f, "{} MiB", n >> 20),
+            n if n % (1 << 10) == 0 => write!(f, "{} KiB", n >> 10),
+            n => write!(f, "{n} bytes"),
+        }
+    }
+}
+
+/// The linear memory of all guests together.
+#[derive(Debug)]
+pub(crate) struct GuestMemory {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl GuestMemory {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { limit, used: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+            })
+            .is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Enforces the limits of one store, and remembers the first that was hit.
+pub(crate) struct Meter {
+    limits: Limits,
+    all: Arc<GuestMemory>,
+    memory: u64,
+    /// Grows that were allowed but may still fail; wasmtime tells by calling
+    /// `memory_grow_failed` before anything else is asked.
+    last_grow: u64,
+    peak: Arc<AtomicU64>,
+    elements: u64,
+    exceeded: Option<Exceeded>,
+}
+
+impl Meter {
+    /// Returns a meter that writes the peak of linear memory to `peak`, in bytes.
+    pub(crate) fn new(limits: Limits, all: Arc<GuestMemory>, peak: Arc<AtomicU64>) -> Self {
+        Self { limits, all, memory: 0, last_grow: 0, peak, elements: 0, exceeded: None }
+    }
+
+    /// Returns the limit that was hit before the error or by it, if one was.
+    pub(crate) fn exceeded(&self, error: &wasmtime::Error) -> Option<Exceeded> {
+        match trap::is_host_call_limit(error) {
+            true => Some(Exceeded::HostCall(self.limits.host_call as u64)),
+            false => self.exceeded,
+        }
+    }
+
+    fn refuse(&mut self, limit: Exceeded) -> wasmtime::Result<bool> {
+        self.exceeded.get_or_insert(limit);
+        Ok(false)
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.all.give_back(self.memory);
+    }
+}
+
+impl ResourceLimiter for Meter {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        self.last_grow = 0;
+        let more = desired.saturating_sub(current) as u64;
+        let total = self.memory.saturating_add(more);
+        if total > self.limits.memory {
+            return self.refuse(Exceeded::Memory(self.limits.memory));
+        }
+        if !self.all.take(more) {
+            return self.refuse(Exceeded::HostMemory(self.all.limit));
+        }
+        self.memory = total;
+        self.last_grow = more;
+        self.peak.fetch_max(total, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        let undone = std::mem::take(&mut self.last_grow);
+        self.memory -= undone;
+        self.all.give_back(undone);
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let total = self.elements.saturating_add(desired.saturating_sub(current) as u64);
+        if total > self.limits.table_elements {
+            return self.refuse(Exceeded::Tables(self.limits.table_elements));
+        }
+        self.elements = total;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meter(limit: u64, all: &Arc<GuestMemory>) -> Meter {
+        let limits = Limits { memory: limit, table_elements: 10, ..Limits::default() };
+        Meter::new(limits, Arc::clone(all), Arc::default())
+    }
+
+    #[test]
+    fn memory_is_refused_past_the_limit_and_the_limit_is_named() {
+        let all = Arc::new(GuestMemory::new(1 << 30));
+        let mut meter = meter(2 * MIB, &all);
+        assert!(meter.memory_growing(0, 1 << 20, None).unwrap());
+        assert!(
+            meter.memory_growing(0, 1 << 20, None).unwrap(),
+            "a second memory shares the limit"
+        );
+        assert!(!meter.memory_growing(1 << 20, (1 << 20) + 1, None).unwrap());
+        assert_eq!(meter.exceeded.unwrap().to_string(), "memory limit of 2 MiB reached");
+    }
+
+    #[test]
+    fn memory_of_all_guests_is_bounded_and_given_back_on_drop() {
+        let all = Arc::new(GuestMemory::new(3 * MIB));
+        let mut first = meter(8 * MIB, &all);
+        let mut second = meter(8 * MIB, &all);
+        assert!(first.memory_growing(0, 2 << 20, None).unwrap());
+        assert!(!second.memory_growing(0, 2 << 20, None).unwrap());
+        assert_eq!(second.exceeded, Some(Exceeded::HostMemory(3 * MIB)));
+        drop(first);
+        assert!(second.memory_growing(0, 2 << 20, None).unwrap());
+        drop(second);
+        assert_eq!(all.used(), 0);
+    }
+
+    #[test]
+    fn a_failed_grow_is_given_back() {
+        let all = Arc::new(GuestMemory::new(3 * MIB));
+        let mut meter = meter(8 * MIB, &all);
+        assert!(meter.memory_growing(0, 2 << 20, None).unwrap());
+        meter.memory_grow_failed(wasmtime::format_err!("no address space")).unwrap();
+        assert_eq!(all.used(), 0);
+        assert!(meter.memory_growing(0, 3 << 20, None).unwrap());
+    }
+
+    #[test]
+    fn tables_share_one_limit() {
+        let all = Arc::new(GuestMemory::new(MIB));
+        let mut meter = meter(MIB, &all);
+        assert!(meter.table_growing(0, 10, None).unwrap());
+        assert!(!meter.table_growing(0, 1, None).unwrap());
+        assert_eq!(meter.exceeded, Some(Exceeded::Tables(10)));
+    }
+}

@@ -1,0 +1,255 @@
+//! Where the driver of a task, its control handle and its guest's imports meet.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use backlot_registry::{Agreed, Channel, Outcome, StopRefusal, TaskHost, Usage};
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::signal::Signal;
+
+/// A call into the guest that can be in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Call {
+    Instantiate,
+    Run,
+    Done,
+    Cancel,
+    ReadOutput,
+}
+
+impl Call {
+    /// Returns the name that the contract gives the call.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Instantiate => "instantiation",
+            Self::Run => "run",
+            Self::Done => "done",
+            Self::Cancel => "cancel",
+            Self::ReadOutput => "read-output",
+        }
+    }
+}
+
+/// What passes between the driver of a task and everybody who reaches for it.
+pub(crate) struct Link {
+    pub(crate) host: TaskHost,
+    state: Mutex<State>,
+    /// Wakes the conversation with the guest when there is something to ask.
+    wake: Notify,
+    /// Wakes everybody who waits for the guest to be told of a stop.
+    told: Notify,
+    drain_wanted: AtomicBool,
+    /// The driver is gone: nothing that is asked for will be answered.
+    ended: AtomicBool,
+    is_command: bool,
+    /// Counts the drains that were finished.
+    drains: watch::Sender<u64>,
+    call: AtomicU8,
+    cpu_ns: AtomicU64,
+    pub(crate) peak_memory: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+struct State {
+    signal: Signal,
+    cancel: Option<oneshot::Sender<Result<Agreed, StopRefusal>>>,
+    outcome: Option<Outcome>,
+}
+
+impl Link {
+    pub(crate) fn new(host: TaskHost, is_command: bool) -> Self {
+        Self {
+            host,
+            state: Mutex::default(),
+            wake: Notify::new(),
+            told: Notify::new(),
+            drain_wanted: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            is_command,
+            drains: watch::Sender::new(0),
+            call: AtomicU8::new(Call::Instantiate as u8),
+            cpu_ns: AtomicU64::new(0),
+            peak_memory: Arc::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change below is whole before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // What the control handle does.
+
+    /// Asks the guest to stop. Resolves when it has answered, or has read of it.
+    pub(crate) async fn ask(&self, reason: Option<String>) -> Result<Agreed, StopRefusal> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut state = self.state();
+            state.signal.ask(reason);
+            state.cancel = Some(reply);
+        }
+        self.wake.notify_one();
+        tokio::select! {
+            // The guest is dropped while it is being asked only when it traps then.
+            answer = answer => answer.unwrap_or_else(|_| {
+                Err(StopRefusal::Crashed("the guest trapped in cancel".to_owned()))
+            }),
+            _ = self.told() => Ok(Agreed::WindsDown),
+        }
+    }
+
+    /// Asks for the output that the guest holds. Resolves when it is in the spool.
+    pub(crate) async fn drain(&self) {
+        let mut drains = self.drains.subscribe();
+        if self.ended.load(Ordering::Acquire) {
+            return;
+        }
+        self.want_drain();
+        // Fails only when the link is gone, and it is borrowed here.
+        let _ = drains.changed().await;
+    }
+
+    /// Returns what the task has used.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage { cpu: self.cpu(), peak_memory: self.peak_memory.load(Ordering::Relaxed) }
+    }
+
+    // What the guest's imports do.
+
+    /// Answers `stop-requested`.
+    pub(crate) fn look(&self) -> Option<Option<String>> {
+        let answer = self.state().signal.look();
+        if answer.is_some() {
+            self.told.notify_waiters();
+        }
+        answer
+    }
+
+    /// Resolves with the reason once the guest has been told of a stop.
+    pub(crate) async fn told(&self) -> Option<String> {
+        loop {
+            let told = self.told.notified();
+            tokio::pin!(told);
+            // Registered before the look, so that no wake-up falls between.
+            told.as_mut().enable();
+            if let Some(reason) = self.state().signal.told() {
+                return reason;
+            }
+            told.await;
+        }
+    }
+
+    // What the driver does.
+
+    /// Resolves when somebody may want something of the guest.
+    pub(crate) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Takes the stop that was asked for, if one was, and its reason.
+    pub(crate) fn take_cancel(&self) -> Option<(Option<String>, CancelReply<'_>)> {
+        let mut state = self.state();
+        let reply = state.cancel.take()?;
+        let reason = state.signal.enter();
+        Some((reason, CancelReply { link: self, reply }))
+    }
+
+    pub(crate) fn want_drain(&self) {
+        self.drain_wanted.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn take_drain(&self) -> bool {
+        self.drain_wanted.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn drained(&self) {
+        self.drains.send_modify(|drains| *drains += 1);
+    }
+
+    pub(crate) fn drains(&self) -> u64 {
+        *self.drains.borrow()
+    }
+
+    pub(crate) fn enter(&self, call: Call) {
+        self.call.store(call as u8, Ordering::Relaxed);
+    }
+
+    /// Returns the call that is in flight.
+    pub(crate) fn call(&self) -> Call {
+        match self.call.load(Ordering::Relaxed) {
+            call if call == Call::Instantiate as u8 => Call::Instantiate,
+            call if call == Call::Run as u8 => Call::Run,
+            call if call == Call::Cancel as u8 => Call::Cancel,
+            call if call == Call::ReadOutput as u8 => Call::ReadOutput,
+            _ => Call::Done,
+        }
+    }
+
+    /// Tells whether the guest is a program.
+    pub(crate) fn is_command(&self) -> bool {
+        self.is_command
+    }
+
+    /// Writes a line of the host's own into the task's log.
+    pub(crate) fn note(&self, line: &str) {
+        self.host.log().write_as(Channel::Err, format!("{line}\n").as_bytes());
+    }
+
+    pub(crate) fn settle(&self, outcome: Outcome) {
+        self.state().outcome = Some(outcome);
+    }
+
+    pub(crate) fn settled(&self) -> bool {
+        self.state().outcome.is_some()
+    }
+
+    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+        self.state().outcome.take()
+    }
+
+    /// Tells everybody who waits for output that none will come. Who waits for a
+    /// stop hears of the end from the task itself.
+    pub(crate) fn hang_up(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.drained();
+    }
+
+    pub(crate) fn add_cpu(&self, spent: Duration) {
+        let ns = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        self.cpu_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn cpu(&self) -> Duration {
+        Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed))
+    }
+}
+
+/// The answer that somebody who asked for a stop waits for.
+#[must_use = "whoever asked waits for the answer"]
+pub(crate) struct CancelReply<'a> {
+    link: &'a Link,
+    reply: oneshot::Sender<Result<Agreed, StopRefusal>>,
+}
+
+impl CancelReply<'_> {
+    pub(crate) fn agreed(self) {
+        self.link.state().signal.agree();
+        self.link.told.notify_waiters();
+        // Whoever asked may have stopped listening.
+        let _ = self.reply.send(Ok(Agreed::WindsDown));
+    }
+
+    pub(crate) fn refused(self, why: StopRefusal) {
+        self.link.state().signal.refuse();
+        // Whoever asked may have stopped listening.
+        let _ = self.reply.send(Err(why));
+    }
+}

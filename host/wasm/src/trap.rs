@@ -1,0 +1,66 @@
+//! Errors of wasmtime in one line, for people.
+
+use wasmtime_wasi::I32Exit;
+
+use crate::limits::Exceeded;
+
+/// Returns the exit code, if the error is a guest that has exited.
+pub(crate) fn exit_code(error: &wasmtime::Error) -> Option<i32> {
+    error.downcast_ref::<I32Exit>().map(|exit| exit.0)
+}
+
+/// Tells whether a guest has handed over more in one call than it may. wasmtime
+/// keeps the error's type to itself, so its text has to do.
+pub(crate) fn is_host_call_limit(error: &wasmtime::Error) -> bool {
+    error.root_cause().to_string().starts_with("too much data is being copied")
+}
+
+/// Tells whether there was no room for one more instance.
+pub(crate) fn is_capacity(error: &wasmtime::Error) -> bool {
+    error.downcast_ref::<wasmtime::PoolConcurrencyLimitError>().is_some()
+}
+
+/// Says in one line why a guest's execution ended, the limit first where one
+/// was hit: an allocation that failed is mostly followed by a trap.
+pub(crate) fn because(error: &wasmtime::Error, exceeded: Option<Exceeded>) -> String {
+    let cause = match exit_code(error) {
+        Some(code) => format!("the guest called exit with code {code}"),
+        None => match error.downcast_ref::<wasmtime::Trap>() {
+            Some(trap) => trap.to_string(),
+            None => line(error),
+        },
+    };
+    match exceeded {
+        Some(limit) => format!("{limit} ({cause})"),
+        None => cause,
+    }
+}
+
+/// Returns the error and its causes in one line, without backtraces.
+pub(crate) fn line(error: &wasmtime::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let first = text.lines().next().unwrap_or_default().trim().to_owned();
+        let is_frame = first.starts_with("error while executing at wasm backtrace");
+        if !first.is_empty() && !is_frame && !parts.contains(&first) {
+            parts.push(first);
+        }
+    }
+    match parts.is_empty() {
+        true => "an unknown error".to_owned(),
+        false => parts.join(": "),
+    }
+}
+
+/// Returns the guest's frames, innermost first, a line each.
+pub(crate) fn frames(error: &wasmtime::Error) -> Option<String> {
+    let backtrace = error.downcast_ref::<wasmtime::WasmBacktrace>()?;
+    let frames: Vec<String> = backtrace
+        .frames()
+        .iter()
+        .enumerate()
+        .map(|(depth, frame)| format!("  {depth:>2}: {}", frame.func_name().unwrap_or("?")))
+        .collect();
+    (!frames.is_empty()).then(|| frames.join("\n"))
+}
