@@ -79,7 +79,7 @@ fn main() -> io::Result<()> {
         }
         ["bytes", count] => numbered(out, number(count)),
         ["flood"] => numbered(out, u64::MAX),
-        ["env"] => {
+        ["env", ..] => {
             writeln!(out, "args {args:?}")?;
             for (name, value) in env::vars() {
                 writeln!(out, "env {name}={value}")?;

@@ -1,0 +1,94 @@
+//! Configuration: from what was said to what is checked.
+
+use std::{env, path::PathBuf};
+
+use backlot_registry as registry;
+
+/// How a [`Host`](crate::Host) is set up. The defaults suit one machine and
+/// tasks of unknown origin.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The folder whose `<kind>.wasm` files are the kinds.
+    pub plugins: PathBuf,
+    /// The folder that output is spilled to.
+    pub spill: PathBuf,
+    /// How many component instances can live at a time.
+    pub instances: u32,
+    /// Linear memory over all guests, in bytes; three quarters of the machine's
+    /// when `None`.
+    pub guest_memory: Option<u64>,
+    /// Threads that guests run on; as many as there are cores when `None`.
+    pub threads: Option<usize>,
+    /// Bounds, caps and retention of the registry.
+    pub registry: registry::Config,
+}
+
+/// Why a configuration is not usable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No instance could ever live.
+    #[error("`instances` is 0, so no component could run; the least is 1")]
+    NoInstances,
+    /// No guest could ever run.
+    #[error("`threads` is 0, so no component could run; the least is 1")]
+    NoThreads,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            plugins: default_plugins(),
+            spill: env::temp_dir(),
+            instances: 6_000,
+            guest_memory: None,
+            threads: None,
+            registry: registry::Config::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Checks what can be checked without touching the machine.
+    ///
+    /// # Errors
+    ///
+    /// The first value that makes the host unusable.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match () {
+            () if self.instances == 0 => Err(ConfigError::NoInstances),
+            () if self.threads == Some(0) => Err(ConfigError::NoThreads),
+            () => Ok(()),
+        }
+    }
+}
+
+/// Returns where kinds are looked for when nothing was said: beside the
+/// program's folder, where a build of the workspace puts them, or else in the
+/// person's data folder.
+fn default_plugins() -> PathBuf {
+    let beside = env::current_exe()
+        .ok()
+        .and_then(|program| Some(program.parent()?.parent()?.join("plugins")))
+        .filter(|folder| folder.is_dir());
+    let data = || {
+        env::var_os("XDG_DATA_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/share")))
+            .map(|data| data.join("backlot/plugins"))
+    };
+    beside.or_else(data).unwrap_or_else(|| PathBuf::from("plugins"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unusable_numbers_are_refused_by_name() {
+        let config = Config { instances: 0, ..Config::default() };
+        assert_eq!(config.check(), Err(ConfigError::NoInstances));
+        let config = Config { threads: Some(0), ..Config::default() };
+        assert_eq!(config.check(), Err(ConfigError::NoThreads));
+        assert_eq!(Config::default().check(), Ok(()));
+    }
+}

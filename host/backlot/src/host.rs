@@ -1,0 +1,248 @@
+//! The host: what an embedding program starts and what the commands run on.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use backlot_registry::{Environment, InvalidKind, Kind, Registry, SystemClock};
+use backlot_wasm::{Component, Engine, EngineConfig, EngineError, LoadError};
+use tokio::runtime::Runtime;
+
+use crate::{
+    config::{Config, ConfigError},
+    spill::TempSpill,
+};
+
+/// The largest component that is read, in bytes. Interpreters with their
+/// standard libraries are around 20 to 40 MB.
+const COMPONENT_BYTES: u64 = 128 << 20;
+
+/// A registry of live tasks, an engine for components, and a runtime of their
+/// own for guests.
+///
+/// Dropping it ends what still runs. [`Host::shutdown`] ends it in order.
+pub struct Host {
+    registry: Registry,
+    engine: Engine,
+    plugins: PathBuf,
+    handle: tokio::runtime::Handle,
+    /// `None` only while the host is being dropped.
+    runtime: Option<Runtime>,
+}
+
+/// Why a host could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The configuration is not usable.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The threads that guests run on could not be started.
+    #[error("the threads that guests run on could not be started")]
+    Threads(#[source] io::Error),
+    /// The engine could not be set up.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Why a kind or a component file could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum KindError {
+    /// The name is not one that a kind can have.
+    #[error(transparent)]
+    Name(#[from] InvalidKind),
+    /// There is no such kind.
+    #[error("there is no kind `{kind}` in {}; {}", folder.display(), known(.kinds))]
+    Unknown {
+        /// The kind that was asked for.
+        kind: Kind,
+        /// The folder that was looked into.
+        folder: PathBuf,
+        /// The kinds that are there.
+        kinds: Vec<Kind>,
+    },
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file is larger than any component that is run.
+    #[error("{} has {bytes} bytes, and a component has at most {COMPONENT_BYTES}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The file is not a component that this host can run.
+    #[error("{}: {source}", path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: LoadError,
+    },
+    /// The file describes itself as another kind than its name says.
+    #[error("{} describes itself as `{found}`; rename it to {found}.wasm", path.display())]
+    OtherKind {
+        /// The file.
+        path: PathBuf,
+        /// What it describes itself as.
+        found: Kind,
+    },
+}
+
+impl Host {
+    /// Starts a host.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is not usable, or the machine does not give what
+    /// it asks for.
+    pub fn start(config: Config) -> Result<Self, HostError> {
+        config.check()?;
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.enable_all().thread_name("backlot-guests");
+        if let Some(threads) = config.threads {
+            runtime.worker_threads(threads);
+        }
+        let runtime = runtime.build().map_err(HostError::Threads)?;
+        let mut engine = EngineConfig::new(runtime.handle().clone());
+        engine.instances = config.instances;
+        if let Some(bytes) = config.guest_memory {
+            engine.guest_memory = bytes;
+        }
+        let environment = Environment {
+            clock: Arc::new(SystemClock),
+            spill: Some(Arc::new(TempSpill { dir: config.spill })),
+            runtime: runtime.handle().clone(),
+            first_number: Arc::new(|_| 1),
+        };
+        Ok(Self {
+            registry: Registry::new(config.registry, environment),
+            engine: Engine::new(engine)?,
+            plugins: config.plugins,
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Returns the registry of live tasks.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Returns the engine for components.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Returns the runtime that guests are driven on. A program that starts many
+    /// short tasks does so from a task of this runtime, and saves the way between
+    /// two.
+    pub fn runtime(&self) -> tokio::runtime::Handle {
+        self.handle.clone()
+    }
+
+    /// Loads a kind from the plugin folder.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind, or its file cannot be run.
+    pub async fn load_kind(&self, name: &str) -> Result<Component, KindError> {
+        let kind = Kind::new(name)?;
+        // A kind is letters, digits and hyphens, so it cannot leave the folder.
+        let path = self.plugins.join(format!("{kind}.wasm"));
+        match tokio::fs::metadata(&path).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(KindError::Unknown {
+                    kind,
+                    folder: self.plugins.clone(),
+                    kinds: self.kinds(),
+                });
+            }
+            _ => {}
+        }
+        let component = self.load_file(&path).await?;
+        match &component.description().kind {
+            found if *found == kind => Ok(component),
+            found => Err(KindError::OtherKind { path, found: found.clone() }),
+        }
+    }
+
+    /// Loads the component in a file.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or run.
+    pub async fn load_file(&self, path: &Path) -> Result<Component, KindError> {
+        let bytes = read(path).await?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Component::load(&self.engine, &name, bytes, 1)
+            .await
+            .map_err(|source| KindError::Load { path: path.to_owned(), source })
+    }
+
+    /// Returns the kinds that the plugin folder has files for, in order.
+    pub fn kinds(&self) -> Vec<Kind> {
+        let Ok(entries) = std::fs::read_dir(&self.plugins) else { return Vec::new() };
+        let mut kinds: Vec<Kind> = entries
+            .filter_map(|entry| {
+                let name = entry.ok()?.file_name();
+                Kind::new(name.to_str()?.strip_suffix(".wasm")?).ok()
+            })
+            .collect();
+        kinds.sort();
+        kinds
+    }
+
+    /// Stops every task by the stop ladder and lets go of everything.
+    pub async fn shutdown(self) {
+        self.registry.dispose().await;
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // A guest's file call may block a thread for ever; the process must not
+        // wait for it.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Reads a component file, bounded: a path can name anything.
+async fn read(path: &Path) -> Result<Vec<u8>, KindError> {
+    use tokio::io::AsyncReadExt as _;
+    let fail = |source| KindError::Read { path: path.to_owned(), source };
+    let about = tokio::fs::metadata(path).await.map_err(fail)?;
+    if about.is_dir() {
+        return Err(fail(io::Error::other("it is a folder")));
+    }
+    if !about.is_file() {
+        return Err(fail(io::Error::other("it is not a regular file")));
+    }
+    if about.len() > COMPONENT_BYTES {
+        return Err(KindError::TooLarge { path: path.to_owned(), bytes: about.len() });
+    }
+    let file = tokio::fs::File::open(path).await.map_err(fail)?;
+    let mut bytes = Vec::new();
+    file.take(COMPONENT_BYTES).read_to_end(&mut bytes).await.map_err(fail)?;
+    Ok(bytes)
+}
+
+fn known(kinds: &[Kind]) -> String {
+    match kinds {
+        [] => "it has no kinds; build them with `just plugins`, or name a folder with --plugins"
+            .to_owned(),
+        kinds => {
+            let names: Vec<&str> = kinds.iter().map(Kind::as_str).collect();
+            format!("it has {}", names.join(", "))
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The shapes that `--json` prints. They change only with a new major version;
+//! fields may be added.
+
+use backlot_registry::{Channel, Snapshot};
+use backlot_wasm::Description;
+use serde::Serialize;
+
+/// One line of `backlot run --json`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(crate) enum Event {
+    Started { id: String, kind: String, label: String },
+    Output { stream: StreamName, offset: u64, text: String },
+    Dropped { stream: StreamName, bytes: u64 },
+    Ended { task: Task },
+    Refused { error: String, exit: u8 },
+}
+
+/// Where a piece of output comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StreamName {
+    Stdout,
+    Stderr,
+    Log,
+}
+
+impl StreamName {
+    pub(crate) fn of(channel: Channel) -> Self {
+        match channel {
+            Channel::Out => Self::Stdout,
+            Channel::Err => Self::Stderr,
+        }
+    }
+}
+
+/// A task at one moment.
+#[derive(Debug, Serialize)]
+pub(crate) struct Task {
+    id: String,
+    kind: String,
+    label: String,
+    status: String,
+    detail: Option<String>,
+    started_at_ms: u64,
+    finished_at_ms: Option<u64>,
+    output_bytes: u64,
+    dropped_bytes: u64,
+    cpu_ms: Option<f64>,
+    peak_memory_bytes: Option<u64>,
+    generation: Option<u64>,
+    digest: Option<String>,
+}
+
+impl Task {
+    pub(crate) fn of(snapshot: &Snapshot) -> Self {
+        Self {
+            id: snapshot.id.to_string(),
+            kind: snapshot.kind.to_string(),
+            label: snapshot.label.to_string(),
+            status: snapshot.status.to_string(),
+            detail: snapshot.detail.clone(),
+            started_at_ms: snapshot.started_at_ms,
+            finished_at_ms: snapshot.finished_at_ms,
+            output_bytes: snapshot.output_bytes,
+            dropped_bytes: snapshot.dropped_bytes,
+            cpu_ms: snapshot.usage.map(|usage| usage.cpu.as_secs_f64() * 1e3),
+            peak_memory_bytes: snapshot.usage.map(|usage| usage.peak_memory),
+            generation: snapshot.generation.as_ref().map(|generation| generation.number),
+            digest: snapshot.generation.as_ref().map(|generation| generation.digest.to_string()),
+        }
+    }
+}
+
+/// A component, as `backlot check --json` shows it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Component {
+    form: String,
+    contract: Option<&'static str>,
+    kind: String,
+    summary: String,
+    input_schema: Option<serde_json::Value>,
+    stdout_is_output: bool,
+    stops_by_drop: bool,
+    exit_codes: bool,
+    digest: String,
+    exports: Vec<String>,
+    imports: Vec<String>,
+    needs: Vec<&'static str>,
+}
+
+impl Component {
+    pub(crate) fn of(about: &Description) -> Self {
+        Self {
+            form: about.form.to_string(),
+            contract: about.contract,
+            kind: about.kind.to_string(),
+            summary: about.summary.clone(),
+            input_schema: about
+                .input_schema
+                .as_deref()
+                .and_then(|schema| serde_json::from_str(schema).ok()),
+            stdout_is_output: about.stdout_is_output,
+            stops_by_drop: about.stops_by_drop,
+            exit_codes: about.exit_codes,
+            digest: about.digest.to_string(),
+            exports: about.exports.clone(),
+            imports: about.imports.clone(),
+            needs: about.needs.clone(),
+        }
+    }
+}

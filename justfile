@@ -1,0 +1,65 @@
+# Backlot's recipes. `just` alone lists them.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# Where cargo builds, and where the kinds are put.
+target := env("CARGO_TARGET_DIR", "target")
+kinds := target / "plugins"
+
+guest := "--profile guest --target wasm32-wasip2"
+# What stands on wasmtime. The registry's tests pause time, which another build
+# of tokio does; apart from them, one build of the dependencies serves all.
+host := "-p backlot -p backlot-wasm -p backlot-tests"
+# The parts of the kinds that know nothing of WebAssembly.
+portable := "-p backlot-sdk -p grep -p checksum"
+producers := "-p ticker -p grep -p checksum -p noop -p faulty"
+
+# A toolchain that rustup cannot complete is completed by `setup`, not by rustup.
+export RUSTUP_AUTO_INSTALL := "0"
+
+_default:
+    @just --list --unsorted
+
+# Bring what the other recipes need: the wasm32-wasip2 target and nextest
+setup:
+    @plugins/setup.sh
+    @cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest --version 0.9.143
+
+# Build the first-party kinds into the plugin folder
+plugins: setup
+    cargo build --quiet {{ guest }} {{ producers }}
+    @mkdir -p "{{ kinds }}"
+    @for kind in ticker grep checksum noop faulty; do \
+        cp "{{ target }}/wasm32-wasip2/guest/$kind.wasm" "{{ kinds }}/.$kind.new"; \
+        mv "{{ kinds }}/.$kind.new" "{{ kinds }}/$kind.wasm"; \
+    done
+
+# Build everything and search this source tree with a sandboxed component
+demo: plugins
+    cargo build --quiet {{ host }}
+    "{{ target }}/debug/backlot" run grep \
+        --input '{"pattern": "fn main", "path": "/src", "glob": "*.rs"}' --dir .::/src:ro
+
+# Run every test
+test: plugins
+    cargo build --quiet {{ guest }} -p backlot-programs
+    cargo build --quiet {{ host }}
+    cargo nextest run {{ host }}
+    cargo nextest run -p backlot-registry
+    cargo nextest run {{ portable }}
+    cargo test --quiet --doc {{ host }}
+    cargo test --quiet --doc -p backlot-registry -p backlot-sdk
+
+# Check format, lints and documentation
+lint: setup
+    cargo fmt --all --check
+    cargo clippy --quiet {{ host }} -p backlot-registry {{ portable }} --all-targets -- -D warnings
+    cargo clippy --quiet {{ guest }} {{ producers }} -p backlot-programs -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps {{ host }} -p backlot-registry -p backlot-sdk
+
+# Measure, with optimised builds, and print ratios
+bench: plugins
+    cargo bench --quiet -p backlot-tests
+
+# What CI runs
+ci: lint test

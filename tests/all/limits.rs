@@ -1,0 +1,166 @@
+//! Limits: every one is enforced, and named by the ending that it causes.
+
+use std::time::{Duration, Instant};
+
+use backlot::{registry::Status, wasm::Limits};
+use backlot_tests::{TestHost, With, arguments};
+
+fn limited(limits: Limits) -> With {
+    With { limits, ..With::default() }
+}
+
+#[tokio::test]
+async fn memory_is_limited_and_the_limit_is_named() {
+    let host = TestHost::start();
+    let other = host.probe(&["tick", "50", "20"]).await;
+    let faulty = host.kind("faulty").await;
+    let probe = host.program("probe").await;
+    let limits = Limits { memory: 32 << 20, ..Limits::default() };
+    for (component, input) in
+        [(&faulty, r#"{"mode":"grow"}"#.to_owned()), (&probe, arguments(&["grow"]))]
+    {
+        let task = host.try_task(component, &input, limited(limits)).await.unwrap();
+        let ended = task.end().await;
+        assert_eq!(ended.status, Status::Failed);
+        let detail = ended.detail.unwrap();
+        assert!(detail.contains("memory limit of 32 MiB"), "{detail}");
+        let peak = ended.usage.unwrap().peak_memory;
+        assert!((16 << 20..=32 << 20).contains(&peak), "{peak}");
+    }
+    assert_eq!(other.end().await.status, Status::Completed);
+    assert_eq!(host.host.engine().guest_memory(), 0);
+}
+
+#[tokio::test]
+async fn a_guest_that_lives_with_the_limit_goes_on() {
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    let limits = Limits { memory: 32 << 20, ..Limits::default() };
+    let task = host
+        .try_task(&faulty, r#"{"mode":"grow","tolerant":true}"#, limited(limits))
+        .await
+        .unwrap();
+    assert_eq!(task.end().await.status, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_component_that_needs_more_than_the_limit_is_refused_by_name() {
+    let host = TestHost::start();
+    let noop = host.kind("noop").await;
+    let limits = Limits { memory: 64 << 10, ..Limits::default() };
+    let Err(error) = host.try_task(&noop, "", limited(limits)).await else {
+        panic!("it was started")
+    };
+    assert!(error.to_string().contains("memory limit of 64 KiB"), "{error}");
+}
+
+#[tokio::test]
+async fn memory_of_all_guests_is_limited() {
+    let config = backlot::Config { guest_memory: Some(64 << 20), ..backlot::Config::default() };
+    let host = TestHost::with(config);
+    let faulty = host.kind("faulty").await;
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(host.task(&faulty, r#"{"mode":"grow"}"#).await);
+    }
+    for task in tasks {
+        let ended = task.end().await;
+        assert_eq!(ended.status, Status::Failed);
+        assert!(ended.detail.unwrap().contains("64 MiB"));
+    }
+    assert_eq!(host.host.engine().guest_memory(), 0);
+}
+
+/// C01 with a limit: the deadline ends a guest that is blocked in a sleep.
+#[tokio::test]
+async fn c01_a_deadline_ends_a_sleep_and_is_named() {
+    let host = TestHost::start();
+    let probe = host.program("probe").await;
+    let limits = Limits { deadline: Some(Duration::from_secs(2)), ..Limits::default() };
+    let since = Instant::now();
+    let task = host.try_task(&probe, &arguments(&["sleep", "600"]), limited(limits)).await.unwrap();
+    let ended = task.wait(Duration::from_secs(3)).await;
+    assert!(since.elapsed() >= Duration::from_secs(2));
+    assert_eq!(ended.status, Status::Failed);
+    assert_eq!(ended.detail.as_deref(), Some("deadline of 2s exceeded"));
+    assert_eq!(host.host.engine().instances(), 0);
+}
+
+#[tokio::test]
+async fn cpu_time_is_limited_and_sleep_is_free() {
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    let limits = Limits { cpu: Some(Duration::from_millis(200)), ..Limits::default() };
+    let task = host.try_task(&faulty, r#"{"mode":"spin"}"#, limited(limits)).await.unwrap();
+    let ended = task.end().await;
+    assert_eq!(ended.status, Status::Failed);
+    assert_eq!(ended.detail.as_deref(), Some("CPU time limit of 200ms exceeded"));
+    let cpu = ended.usage.unwrap().cpu;
+    assert!((200..400).contains(&cpu.as_millis()), "{cpu:?}");
+    let ticker = host.kind("ticker").await;
+    let task =
+        host.try_task(&ticker, r#"{"count":200,"every_ms":2}"#, limited(limits)).await.unwrap();
+    assert_eq!(task.end().await.status, Status::Completed);
+}
+
+#[tokio::test]
+async fn recursion_ends_the_task_and_not_the_host() {
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    for input in [r#"{"mode":"recurse"}"#, r#"{"mode":"recurse","calls_host":true}"#] {
+        let ended = host.task(&faulty, input).await.end().await;
+        assert_eq!(ended.status, Status::Failed);
+        assert!(ended.detail.unwrap().contains("call stack exhausted"), "{input}");
+    }
+}
+
+#[tokio::test]
+async fn input_is_limited() {
+    let host = TestHost::start();
+    let probe = host.program("probe").await;
+    let limits = Limits { input: 100, ..Limits::default() };
+    let Err(error) = host.try_task(&probe, &arguments(&[&"x".repeat(100)]), limited(limits)).await
+    else {
+        panic!("it was started")
+    };
+    assert!(error.to_string().contains("100 bytes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_final_output_is_cut_at_its_limit_and_the_rest_is_counted() {
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    let limits = Limits { final_output: 1 << 10, ..Limits::default() };
+    let task = host
+        .try_task(&faulty, r#"{"mode":"final-output","bytes":5000}"#, limited(limits))
+        .await
+        .unwrap();
+    let ended = task.end().await;
+    assert_eq!(ended.status, Status::Completed);
+    assert!(ended.detail.unwrap().contains("3976 bytes dropped"));
+    assert_eq!(task.read().await.text.len(), 1 << 10);
+}
+
+#[tokio::test]
+async fn a_result_past_the_host_call_limit_ends_the_task_with_the_limit_named() {
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    let task = host.task(&faulty, r#"{"mode":"final-output","bytes":67108864}"#).await;
+    let ended = task.end().await;
+    assert_eq!(ended.status, Status::Failed);
+    let detail = ended.detail.unwrap();
+    assert!(detail.contains("16 MiB"), "{detail}");
+}
+
+#[tokio::test]
+async fn usage_is_in_the_snapshot() {
+    let host = TestHost::start();
+    let task = host.probe(&["bytes", "100000"]).await;
+    let ended = task.end().await;
+    let usage = ended.usage.unwrap();
+    assert!(usage.cpu > Duration::ZERO && usage.peak_memory >= 64 << 10, "{usage:?}");
+    assert_eq!(ended.output_bytes, 100_000);
+    let generation = ended.generation.unwrap();
+    assert_eq!(generation.number, 1);
+    assert!(generation.digest.starts_with("sha256:") && generation.digest.len() == 71);
+}

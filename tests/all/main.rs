@@ -1,0 +1,19 @@
+//! Tests of the whole: the host in process, and the real process.
+
+mod access;
+mod cli;
+mod endings;
+mod limits;
+mod output;
+mod programs;
+mod sandbox;
+mod starting;
+mod stopping;
+
+use std::time::Duration;
+
+use backlot::registry::StopBounds;
+
+/// Bounds that let a test see every rung of the stop ladder soon.
+const SHORT: StopBounds =
+    StopBounds { ask: Duration::from_millis(300), grace: Duration::from_millis(300) };

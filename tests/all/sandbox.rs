@@ -1,0 +1,202 @@
+//! The sandbox: what is not granted does not exist.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use backlot::{
+    registry::Status,
+    wasm::{Grant, NetGrant},
+};
+use backlot_tests::{Task, TestHost, With, arguments};
+
+fn folder(host: &Path, guest: &str, access: &str) -> Grant {
+    let dir = format!("{}::{guest}:{access}", host.display()).parse().unwrap();
+    Grant { dirs: vec![dir], ..Grant::default() }
+}
+
+async fn probe(host: &TestHost, grant: Grant, args: &[&str]) -> Task {
+    let probe = host.program("probe").await;
+    let with = With { grant, ..With::default() };
+    host.try_task(&probe, &arguments(args), with).await.unwrap()
+}
+
+/// Everything in a folder, with what would show that it was touched.
+fn listing(folder: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let about = entry.metadata().unwrap();
+        all.push(format!("{:?} {:?} {:?}", entry.path(), about.len(), about.modified().unwrap()));
+    }
+    all.sort();
+    all
+}
+
+/// C21: links and `..` do not leave the granted folder.
+#[tokio::test]
+async fn c21_links_and_dots_do_not_leave_the_granted_folder() {
+    let outer = tempfile::tempdir().unwrap();
+    let granted = outer.path().join("granted");
+    fs::create_dir_all(granted.join("sub")).unwrap();
+    fs::write(outer.path().join("outside.txt"), "secret").unwrap();
+    fs::write(granted.join("inside.txt"), "inside").unwrap();
+    // What a host may have put there itself is refused as well.
+    std::os::unix::fs::symlink("/etc", granted.join("etc")).unwrap();
+    std::os::unix::fs::symlink("../outside.txt", granted.join("out")).unwrap();
+    let outside = || {
+        let mut all = listing(outer.path());
+        all.retain(|line| !line.contains("granted"));
+        all
+    };
+    let before = outside();
+    let host = TestHost::start();
+    let task = probe(&host, folder(&granted, "/granted", "rw"), &["escape", "/granted"]).await;
+    let output = task.output().await;
+    assert_eq!(task.now().status, Status::Completed, "only the calls fail: {:?}", task.now());
+    assert!(!output.contains("ESCAPED"), "{output}");
+    assert_eq!(output.lines().count(), 11, "{output}");
+    let paths = ["paths", "/granted/etc/hostname", "/granted/out", "/granted/inside.txt"];
+    let output = probe(&host, folder(&granted, "/granted", "ro"), &paths).await.output().await;
+    assert_eq!(output.matches("refused").count(), 2, "{output}");
+    assert!(output.contains("read /granted/inside.txt: 6 bytes"), "{output}");
+    assert_eq!(outside(), before, "nothing outside changes");
+}
+
+/// C21: a folder that is swapped for a link while a guest walks it.
+#[tokio::test]
+async fn c21_a_folder_that_is_swapped_for_a_link_lets_nobody_out() {
+    let outer = tempfile::tempdir().unwrap();
+    let granted = outer.path().join("granted");
+    fs::create_dir_all(granted.join("real")).unwrap();
+    fs::create_dir(outer.path().join("secrets")).unwrap();
+    fs::write(outer.path().join("secrets/file"), "secret").unwrap();
+    fs::write(granted.join("real/file"), "public, and longer").unwrap();
+    let link = granted.join("link");
+    let (real, away) = (granted.join("real"), granted.join("away"));
+    std::os::unix::fs::symlink("../secrets", &link).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let swapping = std::thread::spawn({
+        let (stop, link) = (Arc::clone(&stop), link.clone());
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                fs::rename(&real, &away).unwrap();
+                fs::rename(&link, &real).unwrap();
+                fs::rename(&real, &link).unwrap();
+                fs::rename(&away, &real).unwrap();
+            }
+        }
+    });
+    let host = TestHost::start();
+    let mut args = vec!["paths"];
+    args.extend(std::iter::repeat_n("/granted/real/file", 2_000));
+    let output = probe(&host, folder(&granted, "/granted", "ro"), &args).await.output().await;
+    stop.store(true, Ordering::Relaxed);
+    swapping.join().unwrap();
+    assert_eq!(output.lines().count(), 2_000);
+    assert!(!output.contains(": 6 bytes"), "the secret was read");
+    assert!(output.contains(": 18 bytes"), "the public file was read at times");
+}
+
+#[tokio::test]
+async fn a_folder_that_is_granted_for_reading_cannot_be_changed() {
+    let granted = tempfile::tempdir().unwrap();
+    fs::write(granted.path().join("a"), "a").unwrap();
+    let before = listing(granted.path());
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    let with = With { grant: folder(granted.path(), "/g", "ro"), ..With::default() };
+    let input = r#"{"mode":"fs","tries":[
+        {"op":"read","path":"/g/a"},{"op":"write","path":"/g/a"},{"op":"append","path":"/g/a"},
+        {"op":"write","path":"/g/b"},{"op":"mkdir","path":"/g/c"},{"op":"remove","path":"/g/a"},
+        {"op":"rename","path":"/g/a","to":"/g/d"},{"op":"link","path":"/g/a","to":"/g/e"},
+        {"op":"symlink","path":"a","to":"/g/f"}]}"#;
+    let task = host.try_task(&faulty, input, with).await.unwrap();
+    let output = task.output().await;
+    assert_eq!(output.lines().count(), 9, "{output}");
+    assert_eq!(listing(granted.path()), before, "{output}");
+}
+
+/// C23: no environment and no network unless granted.
+#[tokio::test]
+async fn c23_a_guest_sees_no_environment_and_no_network() {
+    let host = TestHost::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let peers = [format!("127.0.0.1:{port}"), format!("localhost:{port}"), "[::1]:80".to_owned()];
+    let dial: Vec<&str> = std::iter::once("dial").chain(peers.iter().map(String::as_str)).collect();
+
+    let output = probe(&host, Grant::default(), &["env"]).await.output().await;
+    assert!(!output.contains("\nenv "), "{output}");
+    let output = probe(&host, Grant::default(), &dial).await.output().await;
+    assert_eq!(output.matches("refused").count(), 3, "{output}");
+
+    let grant = Grant {
+        env: vec!["ONE=1".parse().unwrap()],
+        net: vec![NetGrant { host: "127.0.0.1".to_owned(), port }],
+        ..Grant::default()
+    };
+    let output = probe(&host, grant.clone(), &["env"]).await.output().await;
+    assert_eq!(
+        output.lines().filter(|line| line.starts_with("env ")).collect::<Vec<_>>(),
+        ["env ONE=1"]
+    );
+    let output = probe(&host, grant, &dial).await.output().await;
+    assert!(output.contains(&format!("connected 127.0.0.1:{port}")), "{output}");
+    assert_eq!(output.matches("refused").count(), 2, "only the granted peer: {output}");
+
+    let by_name =
+        Grant { net: vec![NetGrant { host: "localhost".to_owned(), port }], ..Grant::default() };
+    let output = probe(&host, by_name, &dial).await.output().await;
+    assert!(output.contains(&format!("connected localhost:{port}")), "{output}");
+}
+
+#[tokio::test]
+async fn nothing_listens_and_nothing_is_looked_up_without_a_grant() {
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    let input = r#"{"mode":"net","connect":["127.0.0.1:9"],"listen":["127.0.0.1:0"],
+        "resolve":["localhost:80","example.com:80"]}"#;
+    let output = host.task(&faulty, input).await.output().await;
+    assert_eq!(output.lines().count(), 4, "{output}");
+    assert!(!output.to_lowercase().contains(" ok"), "{output}");
+    let grant = Grant { net: vec!["127.0.0.1:9".parse().unwrap()], ..Grant::default() };
+    let with = With { grant, ..With::default() };
+    let output = host.try_task(&faulty, input, with).await.unwrap().output().await;
+    assert!(!output.to_lowercase().contains(" ok"), "a peer is no permit to listen: {output}");
+}
+
+/// Opening a FIFO would block a thread until somebody opens the other end.
+#[tokio::test]
+async fn fifos_sockets_and_devices_are_refused() {
+    let granted = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(granted.path().join("fifo")).status();
+    assert!(made.unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(granted.path().join("socket")).unwrap();
+    std::os::unix::fs::symlink("fifo", granted.path().join("link")).unwrap();
+    let host = TestHost::start();
+    for name in ["fifo", "socket", "link"] {
+        let task =
+            probe(&host, folder(granted.path(), "/g", "rw"), &["open", &format!("/g/{name}")])
+                .await;
+        let ended = task.wait(Duration::from_secs(5)).await;
+        assert_eq!(ended.status, Status::Completed, "{name}: {ended:?}");
+        let output = task.read().await.text;
+        assert!(output.starts_with("refused"), "{output}");
+    }
+    let faulty = host.kind("faulty").await;
+    let with = With { grant: folder(granted.path(), "/g", "rw"), ..With::default() };
+    let task = host.try_task(&faulty, r#"{"mode":"fifo","path":"/g/fifo"}"#, with).await.unwrap();
+    assert!(task.wait(Duration::from_secs(5)).await.status.is_terminal());
+    let devices =
+        probe(&host, folder(Path::new("/dev"), "/dev", "rw"), &["paths", "/dev/null", "/dev/zero"])
+            .await;
+    let output = devices.output().await;
+    assert_eq!(output.matches("refused").count(), 2, "{output}");
+}

@@ -1,0 +1,15 @@
+//! The two harnesses that tests and benchmarks stand on: the host in process,
+//! and the real process.
+//!
+//! Kinds and programs are real components, built by `just plugins` and
+//! `just test`.
+
+mod files;
+mod host;
+mod process;
+
+pub use self::{
+    files::{backlot, kind, program},
+    host::{Task, TestHost, With, arguments},
+    process::{Ended, Process},
+};

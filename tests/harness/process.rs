@@ -1,0 +1,144 @@
+//! The real process, as a person or a script meets it.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use crate::files;
+
+/// A `backlot` process that has not ended yet.
+pub struct Process {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+}
+
+/// What became of a process.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// What was left of its stdout.
+    pub stdout: String,
+    /// What was left of its stderr.
+    pub stderr: String,
+    /// How long the end took from when it was waited for.
+    pub took: Duration,
+}
+
+impl Process {
+    /// Starts `backlot` with these arguments, nothing on stdin.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn start<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
+        Self::start_with(args, |_| {})
+    }
+
+    /// Starts `backlot` with what `change` makes of the command.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn start_with<A: AsRef<OsStr>>(
+        args: impl IntoIterator<Item = A>,
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
+        let mut command = Command::new(files::backlot());
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .env_remove("BACKLOT_PLUGINS")
+            .env_remove("BACKLOT_LOG");
+        change(&mut command);
+        let mut child = command.spawn().expect("backlot starts");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
+        let stderr = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
+        Self { child, stdout, stderr }
+    }
+
+    /// Runs `backlot` with these arguments to its end.
+    pub fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Ended {
+        Self::start(args).wait()
+    }
+
+    /// Runs `backlot` with these arguments and this on stdin.
+    ///
+    /// # Panics
+    ///
+    /// When stdin cannot be written.
+    pub fn run_with_stdin<A: AsRef<OsStr>>(
+        args: impl IntoIterator<Item = A>,
+        stdin: &[u8],
+    ) -> Ended {
+        let mut process = Self::start_with(args, |command| {
+            command.stdin(Stdio::piped());
+        });
+        let mut pipe = process.child.stdin.take().expect("stdin is a pipe");
+        pipe.write_all(stdin).expect("backlot reads its stdin");
+        drop(pipe);
+        process.wait()
+    }
+
+    /// Waits for the next line of stdout.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("stdout is text");
+        assert!(!line.is_empty(), "stdout ended");
+        line.trim_end_matches('\n').to_owned()
+    }
+
+    /// Closes the reading end of stdout, as `head` does.
+    pub fn close_stdout(&mut self) {
+        let (reader, _) = std::io::pipe().expect("a pipe can be made");
+        // A reader that is at its end stands in for the one that is closed.
+        let empty = ChildStdout::from(std::os::fd::OwnedFd::from(reader));
+        drop(std::mem::replace(&mut self.stdout, BufReader::new(empty)));
+    }
+
+    /// Sends a signal by its name, such as `INT`.
+    ///
+    /// # Panics
+    ///
+    /// When the process is gone.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args(["-s", name, &self.child.id().to_string()])
+            .status()
+            .expect("kill starts");
+        assert!(sent.success(), "the process is gone");
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    ///
+    /// When the process cannot be waited for.
+    pub fn wait(mut self) -> Ended {
+        let since = Instant::now();
+        let errors = std::thread::spawn(move || {
+            let mut stderr = Vec::new();
+            self.stderr.read_to_end(&mut stderr).map(|_| stderr)
+        });
+        let mut stdout = Vec::new();
+        self.stdout.read_to_end(&mut stdout).expect("stdout can be read");
+        let stderr = errors.join().expect("the reader ends").expect("stderr can be read");
+        let status = self.child.wait().expect("the process can be waited for");
+        Ended {
+            code: status.code(),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            took: since.elapsed(),
+        }
+    }
+}
