@@ -14,6 +14,9 @@ host := "-p backlot -p backlot-wasm -p backlot-tests"
 portable := "-p backlot-sdk -p grep -p checksum"
 producers := "-p ticker -p grep -p checksum -p noop -p faulty"
 
+# What only the tests run.
+fixtures := "-p backlot-programs -p async-command -p printed"
+
 # A toolchain that rustup cannot complete is completed by `setup`, not by rustup.
 export RUSTUP_AUTO_INSTALL := "0"
 
@@ -42,7 +45,7 @@ demo: plugins
 
 # Run every test
 test: plugins
-    cargo build --quiet {{ guest }} -p backlot-programs
+    cargo build --quiet {{ guest }} {{ fixtures }}
     cargo build --quiet {{ host }}
     cargo nextest run {{ host }}
     cargo nextest run -p backlot-registry
@@ -54,7 +57,7 @@ test: plugins
 lint: setup
     cargo fmt --all --check
     cargo clippy --quiet {{ host }} -p backlot-registry {{ portable }} --all-targets -- -D warnings
-    cargo clippy --quiet {{ guest }} {{ producers }} -p backlot-programs -- -D warnings
+    cargo clippy --quiet {{ guest }} {{ producers }} {{ fixtures }} -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps {{ host }} -p backlot-registry -p backlot-sdk
 
 # Measure, with optimised builds, and print ratios

@@ -164,3 +164,29 @@ async fn usage_is_in_the_snapshot() {
     assert_eq!(generation.number, 1);
     assert!(generation.digest.starts_with("sha256:") && generation.digest.len() == 71);
 }
+
+#[tokio::test]
+async fn tables_are_limited_and_the_limit_is_named() {
+    let wat = r#"(component
+        (core module $m
+            (table $t 1 funcref)
+            (func (export "run") (result i32)
+                (loop $more
+                    (br_if $more (i32.ne (i32.const -1)
+                        (table.grow $t (ref.null func) (i32.const 1000)))))
+                unreachable))
+        (core instance $i (instantiate $m))
+        (func $run (result (result)) (canon lift (core func $i "run")))
+        (instance $e (export "run" (func $run)))
+        (export "wasi:cli/run@0.2.0" (instance $e)))"#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tables.wasm");
+    std::fs::write(&path, wat::parse_str(wat).unwrap()).unwrap();
+    let host = TestHost::start();
+    let component = host.host.load_file(&path).await.unwrap();
+    let limits = Limits { table_elements: 5_000, ..Limits::default() };
+    let ended = host.try_task(&component, "", limited(limits)).await.unwrap().end().await;
+    assert_eq!(ended.status, Status::Failed);
+    let detail = ended.detail.unwrap();
+    assert!(detail.contains("table limit of 5000 elements"), "{detail}");
+}

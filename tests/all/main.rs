@@ -1,5 +1,11 @@
 //! Tests of the whole: the host in process, and the real process.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails where something is not as it should be"
+)]
+
 mod access;
 mod cli;
 mod endings;

@@ -159,3 +159,46 @@ async fn c06_chatty_output_without_a_reader_does_not_hang_the_guest() {
         assert!(seen == want, "all 20,000 lines are there, in order");
     }
 }
+
+#[tokio::test]
+async fn any_exit_code_is_kept_where_the_program_can_say_it() {
+    let host = TestHost::start();
+    for code in [7, 255] {
+        let ended = host.probe(&["code", &code.to_string()]).await.end().await;
+        assert_eq!(ended.status, Status::Failed);
+        assert_eq!(ended.detail, Some(format!("exit code: {code}")));
+    }
+    assert_eq!(host.probe(&["code", "0"]).await.end().await.status, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_program_whose_run_is_async_runs() {
+    let host = TestHost::start();
+    let program = host.program("async_command").await;
+    let task = host.task(&program, &arguments(&["1"])).await;
+    assert_eq!(task.output().await, "before\nafter\n");
+    assert_eq!(task.now().status, Status::Completed);
+    let task = host.task(&program, &arguments(&["1", "fail"])).await;
+    assert_eq!(task.end().await.detail.as_deref(), Some("exit code: 1"));
+    let task = host.task(&program, &arguments(&["3600000"])).await;
+    assert_eq!(task.until("\n").await, "before\n");
+    task.kill("enough").await.unwrap();
+    assert_eq!(task.end().await.status, Status::Killed);
+}
+
+#[tokio::test]
+async fn what_a_producer_in_blocking_style_prints_is_its_output() {
+    let host = TestHost::start();
+    let printed = host.program("printed").await;
+    let task = host.task(&printed, "3").await;
+    let output = task.output().await;
+    assert!(output.starts_with("line 1\n"), "{output}");
+    assert_eq!(output.lines().filter(|line| line.starts_with("line")).count(), 3);
+    assert_eq!(task.now().status, Status::Completed);
+    let task = host.task(&printed, "100000").await;
+    task.until("line 2\n").await;
+    assert!(task.read().await.text.contains("line 2\n"), "readable while it blocks");
+    task.kill("enough").await.unwrap();
+    let ended = task.wait(Duration::from_secs(1)).await;
+    assert_eq!(ended.status, Status::Killed, "a stop does not wait for `cancel`");
+}

@@ -200,3 +200,43 @@ async fn fifos_sockets_and_devices_are_refused() {
     let output = devices.output().await;
     assert_eq!(output.matches("refused").count(), 2, "{output}");
 }
+
+/// C23 over HTTP: a request reaches a granted peer, and nobody else.
+#[tokio::test]
+async fn c23_http_reaches_granted_peers_only() {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut piece = [0; 1024];
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+            let read = peer.read(&mut piece).unwrap();
+            request.extend_from_slice(&piece[..read]);
+        }
+        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello")
+            .unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    let host = TestHost::start();
+    let fetch = host.program("fetch").await;
+    let urls = [
+        format!("http://localhost:{port}/path?query"),
+        format!("http://127.0.0.1:{port}/"),
+        "http://localhost:1/".to_owned(),
+        format!("http://user@127.0.0.1:{port}/"),
+    ];
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let ungranted = host.task(&fetch, &arguments(&urls)).await.output().await;
+    assert_eq!(ungranted.matches("refused").count(), 4, "{ungranted}");
+    let grant =
+        Grant { net: vec![format!("localhost:{port}").parse().unwrap()], ..Grant::default() };
+    let with = With { grant, ..With::default() };
+    let output = host.try_task(&fetch, &arguments(&urls), with).await.unwrap().output().await;
+    assert!(output.starts_with(&format!("200 {}: hello\n", urls[0])), "{output}");
+    assert_eq!(output.matches("refused").count(), 3, "{output}");
+    let request = server.join().unwrap();
+    assert!(request.starts_with("GET /path?query HTTP/1.1\r\n"), "{request}");
+    assert!(request.to_lowercase().contains(&format!("host: localhost:{port}\r\n")), "{request}");
+}

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use backlot::{
     Config, Host,
-    registry::{Caller, Producer, Start, Status, Step},
+    registry::{Caller, Producer, Registry, Start, Status, Step},
     wasm::{EngineConfig, Limits, OpenGrant},
 };
 use backlot_tests::kind;
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     let rounds = host.runtime().block_on(async {
         // The benchmark itself is a task of the runtime that it measures, as an
         // embedding program's would be.
-        let bare = Arc::new(bare::Bare::new(host.runtime().clone())?);
+        let bare = bare::Bare::new(host.runtime()).map_err(plain)?;
         let component = host.load_file(&kind("noop")).await?;
         let producer: Arc<dyn Producer> =
             Arc::new(component.producer(OpenGrant::none(), Limits::default()));
@@ -36,23 +36,11 @@ fn main() -> Result<()> {
             let _surface = registry.attach_surface("bench");
             let mut rounds = Vec::new();
             for _ in 0..=ROUNDS {
-                let task = spell(async || {
-                    let start = Start {
-                        label: "noop".to_owned(),
-                        input: String::new(),
-                        owner: None,
-                        step: Step::default(),
-                    };
-                    let id = registry.start(Arc::clone(&producer), start).await?;
-                    let ended =
-                        registry.wait(&id, &Caller::Operator, Duration::from_secs(9)).await?;
-                    anyhow::ensure!(ended.status == Status::Completed, "{ended:?}");
-                    Ok(())
-                })
-                .await?;
-                let wasmtime = spell(async || bare.once().await).await?;
-                let process = spell(async || spawn_and_wait()).await?;
-                rounds.push(Round { task, wasmtime, process });
+                rounds.push(Round {
+                    task: tasks(&registry, &producer).await?,
+                    wasmtime: instances(&bare).await?,
+                    process: processes()?,
+                });
             }
             anyhow::Ok(rounds)
         };
@@ -62,15 +50,69 @@ fn main() -> Result<()> {
     report(&rounds[1..])
 }
 
-/// Runs `once` for a spell and returns how long each run took on average.
-async fn spell(mut once: impl AsyncFnMut() -> Result<()>) -> Result<Duration> {
-    let since = Instant::now();
-    let mut runs = 0;
-    while since.elapsed() < SPELL {
-        once().await?;
-        runs += 1;
+/// Runs of one thing for a spell.
+struct Spell {
+    since: Instant,
+    runs: u32,
+}
+
+impl Spell {
+    fn begin() -> Self {
+        Self { since: Instant::now(), runs: 0 }
     }
-    Ok(since.elapsed() / runs)
+
+    fn goes_on(&mut self) -> bool {
+        self.runs += 1;
+        self.since.elapsed() < SPELL
+    }
+
+    /// Returns how long each run took on average.
+    fn each(&self) -> Duration {
+        self.since.elapsed() / self.runs
+    }
+}
+
+async fn tasks(registry: &Registry, producer: &Arc<dyn Producer>) -> Result<Duration> {
+    let mut spell = Spell::begin();
+    loop {
+        let start = Start {
+            label: "noop".to_owned(),
+            input: String::new(),
+            owner: None,
+            step: Step::default(),
+        };
+        let id = registry.start(Arc::clone(producer), start).await?;
+        let ended = registry.wait(&id, &Caller::Operator, Duration::from_secs(9)).await?;
+        anyhow::ensure!(ended.status == Status::Completed, "{ended:?}");
+        if !spell.goes_on() {
+            return Ok(spell.each());
+        }
+    }
+}
+
+async fn instances(bare: &bare::Bare) -> Result<Duration> {
+    let mut spell = Spell::begin();
+    loop {
+        bare.once().await.map_err(plain)?;
+        if !spell.goes_on() {
+            return Ok(spell.each());
+        }
+    }
+}
+
+fn processes() -> Result<Duration> {
+    let mut spell = Spell::begin();
+    loop {
+        spawn_and_wait()?;
+        if !spell.goes_on() {
+            return Ok(spell.each());
+        }
+    }
+}
+
+/// wasmtime's error is a type of its own.
+fn plain(error: wasmtime::Error) -> anyhow::Error {
+    anyhow::anyhow!("{error:#}")
 }
 
 fn spawn_and_wait() -> Result<()> {
@@ -125,9 +167,9 @@ fn report(rounds: &[Round]) -> Result<()> {
 
 /// The same component without Backlot: a store, an instance, `run`, `done`.
 mod bare {
-    use super::{Context as _, EngineConfig, Result, kind};
+    use super::{EngineConfig, kind};
     use wasmtime::{
-        Store, UpdateDeadline,
+        Result, Store, UpdateDeadline,
         component::{Component, HasSelf, InstancePre, Linker, ResourceTable},
     };
     use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -176,7 +218,7 @@ mod bare {
     impl Bare {
         pub(super) fn new(runtime: tokio::runtime::Handle) -> Result<Self> {
             let settings = EngineConfig::new(runtime).settings();
-            let engine = wasmtime::Engine::new(&settings).map_err(anyhow::Error::from)?;
+            let engine = wasmtime::Engine::new(&settings)?;
             let mut linker = Linker::new(&engine);
             wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
             wasmtime_wasi::p3::add_to_linker(&mut linker)?;
@@ -213,10 +255,11 @@ mod bare {
                     })?;
                     guest.call_done(accessor).await
                 })
-                .await?
-                .context("the no-op ends")?;
-            anyhow::ensure!(outcome.ending == types::Ending::Completed, "{outcome:?}");
-            Ok(())
+                .await??;
+            match outcome.ending {
+                types::Ending::Completed => Ok(()),
+                _ => Err(wasmtime::format_err!("{outcome:?}")),
+            }
         }
     }
 }

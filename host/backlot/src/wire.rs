@@ -57,7 +57,7 @@ impl Task {
         Self {
             id: snapshot.id.to_string(),
             kind: snapshot.kind.to_string(),
-            label: snapshot.label.to_string(),
+            label: snapshot.label.clone(),
             status: snapshot.status.to_string(),
             detail: snapshot.detail.clone(),
             started_at_ms: snapshot.started_at_ms,

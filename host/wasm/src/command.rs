@@ -3,7 +3,7 @@
 //! A program needs no SDK and no contract. Its output is what it prints, its
 //! ending is its exit code, and a stop drops its store.
 
-use backlot_registry::{Kind, Outcome, Refusal};
+use backlot_registry::{InvalidKind, Kind, Outcome, Refusal};
 use serde::{Deserialize, Serialize};
 
 /// The input of a program, as JSON: `{"args": [..], "stdin": ".."}`.
@@ -48,7 +48,7 @@ pub(crate) fn outcome(code: i32) -> Outcome {
 
 /// Returns a kind for the program in a file of this name: what of it can be
 /// part of a kind, in lower case.
-pub(crate) fn kind(file_stem: &str) -> Kind {
+pub(crate) fn kind(file_stem: &str) -> Result<Kind, InvalidKind> {
     let mut name = String::new();
     for c in file_stem.chars() {
         match c.to_ascii_lowercase() {
@@ -61,9 +61,10 @@ pub(crate) fn kind(file_stem: &str) -> Kind {
     }
     // All characters are ASCII, so any length is a boundary.
     name.truncate(64);
-    Kind::new(name.trim_end_matches('-'))
-        .or_else(|_| Kind::new("command"))
-        .expect("`command` is a kind")
+    match name.trim_end_matches('-') {
+        "" => Kind::new("command"),
+        name => Kind::new(name),
+    }
 }
 
 #[cfg(test)]
@@ -92,9 +93,9 @@ mod tests {
             ("a/../b", "a-b"),
             ("7zip-", "zip"),
         ] {
-            assert_eq!(kind(stem).as_str(), want);
+            assert_eq!(kind(stem).unwrap().as_str(), want);
         }
-        assert_eq!(kind(&"x".repeat(99)).as_str().len(), 64);
+        assert_eq!(kind(&"x".repeat(99)).unwrap().as_str().len(), 64);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use backlot_registry::{Form, Generation, Kind};
+use backlot_registry::{Form, Generation, InvalidKind, Kind};
 use jsonschema::Validator;
 use sha2::{Digest as _, Sha256};
 use wasmtime::{
@@ -159,7 +159,7 @@ impl Component {
             .and_then(|export| pre.component().get_export_index(None, export))
             .and_then(|instance| pre.component().get_export_index(Some(&instance), "run"))
             .ok_or_else(|| LoadError::Type("`wasi:cli/run` has no `run`".to_owned()))?;
-        let kind = command::kind(name);
+        let kind = command::kind(name).map_err(invalid_kind)?;
         let description = Description {
             form: ComponentForm::Command,
             contract: None,
@@ -199,8 +199,7 @@ impl Component {
             _ => Some(output::GuestIndices::new(&pre).map_err(of_type)?),
         };
         let descriptor = describe(engine, &pre, &lifecycle).await?;
-        let kind = Kind::new(&descriptor.kind)
-            .map_err(|error| LoadError::Descriptor(format!("an invalid kind: {error}")))?;
+        let kind = Kind::new(&descriptor.kind).map_err(invalid_kind)?;
         let manner = descriptor.manner;
         if manner.contains(Manner::STDOUT_IS_OUTPUT) && output.is_some() {
             return Err(LoadError::Descriptor(format!(
@@ -397,6 +396,10 @@ async fn describe(
         }
         Err(_) => Err(LoadError::Describe(format!("it took longer than {DESCRIBE_DEADLINE:?}"))),
     }
+}
+
+fn invalid_kind(error: InvalidKind) -> LoadError {
+    LoadError::Descriptor(format!("an invalid kind: {error}"))
 }
 
 fn validator(schema: &str) -> Result<Validator, LoadError> {

@@ -11,7 +11,7 @@ const BESIDES_PATH: usize = 64 + 2 + 1;
 
 /// A manifest in the making.
 #[derive(Default)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     lines: String,
     files: usize,
     skipped: String,
@@ -22,7 +22,7 @@ pub struct Manifest {
 
 impl Manifest {
     /// Announces a line for `path`, or says why there is no room for it.
-    pub fn make_room(&mut self, path: &str) -> Result<(), String> {
+    pub(crate) fn make_room(&mut self, path: &str) -> Result<(), String> {
         self.expected += BESIDES_PATH + path.len();
         match self.expected <= BOUND {
             true => Ok(()),
@@ -34,7 +34,7 @@ impl Manifest {
     }
 
     /// Adds the line of a file.
-    pub fn add(&mut self, digest: &str, path: &str) {
+    pub(crate) fn add(&mut self, digest: &str, path: &str) {
         let (mark, path) = escape(path);
         // Writing to a `String` cannot fail.
         let _ = writeln!(self.lines, "{mark}{digest}  {path}");
@@ -42,14 +42,14 @@ impl Manifest {
     }
 
     /// Adds a comment about what the manifest leaves out.
-    pub fn skip(&mut self, what: &str, path: &str) {
+    pub(crate) fn skip(&mut self, what: &str, path: &str) {
         let (_, path) = escape(path);
         let _ = writeln!(self.skipped, "# skipped, {what}: {path}");
         self.skips += 1;
     }
 
     /// Returns one line that says what the manifest holds.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let s = if self.files == 1 { "" } else { "s" };
         let files = format!("{} file{s}", self.files);
         match self.skips {
@@ -58,7 +58,7 @@ impl Manifest {
         }
     }
 
-    pub fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.lines + &self.skipped
     }
 }

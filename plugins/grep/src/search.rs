@@ -18,14 +18,14 @@ const LONGEST_LINE: usize = 16 << 20;
 const HEAD: usize = 8000;
 
 /// A search over many files with a bound on the matching lines of all of them.
-pub struct Search<'m> {
+pub(crate) struct Search<'m> {
     matcher: &'m RegexMatcher,
     searcher: Searcher,
     matches_left: u64,
 }
 
 impl<'m> Search<'m> {
-    pub fn new(matcher: &'m RegexMatcher, max_matches: u64) -> Self {
+    pub(crate) fn new(matcher: &'m RegexMatcher, max_matches: u64) -> Self {
         Self {
             matcher,
             searcher: SearcherBuilder::new().bom_sniffing(false).build(),
@@ -35,7 +35,7 @@ impl<'m> Search<'m> {
 
     /// Writes the matching lines of a file and returns their number. A binary
     /// file has none.
-    pub async fn file(
+    pub(crate) async fn file(
         &mut self,
         path: &Path,
         task: &Task<Stream>,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::vec;
 
 /// An iterator over files, sorted as git sorts paths: byte by byte.
-pub struct Walk {
+pub(crate) struct Walk {
     /// The rules of the folders above the start, the topmost first.
     above: Vec<Gitignore>,
     /// The folders that are being walked, the innermost last.
@@ -48,7 +48,7 @@ enum Kind {
 impl Walk {
     /// Returns a walk over the files below `start`, or over `start` itself if
     /// it is a file; only what `globs` lets through.
-    pub fn new(start: &Path, globs: Override) -> Self {
+    pub(crate) fn new(start: &Path, globs: Override) -> Self {
         let mut above = Vec::new();
         let mut in_repository = start.join(".git").exists();
         for folder in start.ancestors().skip(1) {

@@ -35,6 +35,6 @@ pub mod output {
     });
 }
 
-pub use lifecycle::backlot::producer::{host, types};
-pub use lifecycle::exports::backlot::producer::lifecycle as exported_lifecycle;
-pub use output::exports::backlot::producer::output as exported_output;
+pub(crate) use lifecycle::backlot::producer::{host, types};
+pub(crate) use lifecycle::exports::backlot::producer::lifecycle as exported_lifecycle;
+pub(crate) use output::exports::backlot::producer::output as exported_output;

@@ -55,7 +55,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Hands over the oldest bytes, at most `most` of them.
-    pub fn collect(&self, most: usize) -> Vec<u8> {
+    pub(crate) fn collect(&self, most: usize) -> Vec<u8> {
         let bytes = self.buffer.borrow_mut().take(most);
         if !bytes.is_empty() {
             self.room.ring();
@@ -66,7 +66,7 @@ impl Pending {
     /// Takes in as many of `bytes` as there is room for, and returns how many.
     /// What is no longer than a long line is taken in whole or not at all, so
     /// that a writer that gives up waiting leaves no half of one behind.
-    pub fn accept(&self, bytes: &[u8]) -> usize {
+    pub(crate) fn accept(&self, bytes: &[u8]) -> usize {
         let mut buffer = self.buffer.borrow_mut();
         let room = buffer.room();
         if bytes.len() <= LONGEST_LINE && bytes.len() > room {

@@ -26,7 +26,7 @@ enum Place {
 
 impl Signal {
     /// Wakes every future that waits.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // Collected first: a waker may run code that comes back here.
         let wakers: Vec<Waker> = self
             .waiting
@@ -44,7 +44,10 @@ impl Signal {
     }
 
     /// Returns what `condition` returns, once it returns something.
-    pub fn wait_for<T, C: FnMut() -> Option<T> + Unpin>(&self, condition: C) -> WaitFor<'_, C> {
+    pub(crate) fn wait_for<T, C: FnMut() -> Option<T> + Unpin>(
+        &self,
+        condition: C,
+    ) -> WaitFor<'_, C> {
         WaitFor { signal: self, place: None, condition }
     }
 

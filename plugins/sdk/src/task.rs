@@ -162,13 +162,13 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    pub fn new(hook: Hook, output: Rc<Pending>) -> Self {
+    pub(crate) fn new(hook: Hook, output: Rc<Pending>) -> Self {
         Self { agreed: RefCell::default(), hook, bell: Signal::default(), output }
     }
 
     /// Asks the producer to agree to a stop, and wakes its work if it does. An
     /// agreed stop is not asked for again; the first reason stands.
-    pub fn ask(&self, reason: Option<String>) -> Result<(), StopRefusal> {
+    pub(crate) fn ask(&self, reason: Option<String>) -> Result<(), StopRefusal> {
         if self.is_agreed() {
             return Ok(());
         }

@@ -9,6 +9,7 @@
 //! euro N MS                writes the text €✓🦀 N times, one byte a write, MS apart
 //! trap                     prints three lines, then traps
 //! exit CODE                prints `leaving`, then exits
+//! code N                   ends with any exit code, by WASI's exit-with-code
 //! bytes N                  writes N bytes of numbered lines
 //! flood                    writes for ever
 //! env                      prints its arguments, variables and folder
@@ -76,6 +77,11 @@ fn main() -> io::Result<()> {
         ["exit", code] => {
             writeln!(out, "leaving")?;
             process::exit(i32::try_from(number(code)).unwrap_or(i32::MAX))
+        }
+        ["code", code] => {
+            writeln!(out, "leaving")?;
+            wasip2::cli::exit::exit_with_code(u8::try_from(number(code)).unwrap_or(u8::MAX));
+            Ok(())
         }
         ["bytes", count] => numbered(out, number(count)),
         ["flood"] => numbered(out, u64::MAX),

@@ -23,7 +23,10 @@ pub(crate) async fn check(args: Check) -> anyhow::Result<Exit> {
         refused |= loaded.is_err();
         match (&loaded, args.json) {
             (loaded, true) => {
-                report.files.push(Entry::of(file, loaded.as_ref().map(|c| c.description())))
+                report.files.push(Entry::of(
+                    file,
+                    loaded.as_ref().map(backlot_wasm::Component::description),
+                ));
             }
             (Ok(component), false) => {
                 let blank = if nth == 0 { "" } else { "\n" };

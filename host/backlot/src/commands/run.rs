@@ -202,7 +202,7 @@ impl Follow {
         self.announce(|| Event::Started {
             id: task.id.to_string(),
             kind: task.kind.to_string(),
-            label: task.label.to_string(),
+            label: task.label.clone(),
         })
         .await?;
         {

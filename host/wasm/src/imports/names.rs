@@ -48,6 +48,7 @@ async fn resolve3(accessor: &Accessor<Guest>, name: String) -> wasmtime::Result<
     if !accessor.with(|mut access| access.get().grant.net().may_resolve(&name)) {
         return Ok((Err(p3::ErrorCode::AccessDenied),));
     }
-    let sockets = accessor.with_getter::<WasiSockets>(|guest| guest.sockets());
+    let sockets =
+        accessor.with_getter::<WasiSockets>(wasmtime_wasi::sockets::WasiSocketsView::sockets);
     Ok((p3::HostWithStore::<Guest>::resolve_addresses(&sockets, name).await?,))
 }
