@@ -1,6 +1,11 @@
 //! The command line, as a person or a script meets it.
 
-use std::{fs, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::ffi::OsStrExt as _,
+    time::Duration,
+};
 
 use backlot_tests::{Process, backlot, kind, program};
 
@@ -86,6 +91,9 @@ fn whatever_is_wrong_is_one_clear_line_and_nothing_is_started() {
     let hello = program("hello").display().to_string();
     let missing = folder.path().join("missing").display().to_string();
     let here = folder.path().display().to_string();
+    let pipe = folder.path().join("pipe.wasm").display().to_string();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let long = "x".repeat(100_000) + ".wasm";
     let cases: &[(&[&str], i32, &str)] = &[
         (&["nosuch"], 3, "it has checksum, faulty, grep"),
         (&["../../etc/passwd"], 3, "cannot read"),
@@ -99,12 +107,18 @@ fn whatever_is_wrong_is_one_clear_line_and_nothing_is_started() {
         (&[&other], 3, "found contract version 0.2.0, wanted 0.1.0"),
         (&[&needs], 3, "acme:secret/vault"),
         (&[&here], 3, "folder"),
+        (&[&pipe], 3, "not a regular file"),
+        (&[&long], 3, "…"),
+        (&[&hello, "--memory", &long], 2, "…"),
         (&["ticker", "--input", "@/no/such/file"], 2, "/no/such/file"),
         (&["ticker", "--input", "not json"], 3, "JSON"),
         (&["ticker", "--", "x"], 2, "--input"),
         (&[&hello, "--dir", &missing], 3, "missing"),
         (&[&hello, "--dir", &hello], 3, "cannot be opened"),
         (&[&hello, "--dir", "::"], 2, "HOST[::GUEST]"),
+        (&[&hello, "--dir", ".::ro"], 2, "HOST::GUEST:ro"),
+        (&[&hello, "--dir", ".::/x:rw:ro"], 2, "once"),
+        (&[&hello, "--dir", ".::/d", "--dir", "..::/d/"], 3, "/d"),
         (&[&hello, "--env", "NOVALUE"], 2, "NAME=VALUE"),
         (&[&hello, "--net", "example.com"], 2, "HOST:PORT"),
         (&[&hello, "--memory", "lots"], 2, "64MiB"),
@@ -118,6 +132,7 @@ fn whatever_is_wrong_is_one_clear_line_and_nothing_is_started() {
         assert!(ended.stderr.contains(says), "{args:?} does not say {says:?}: {}", ended.stderr);
         assert_eq!(ended.stdout, "", "{args:?}");
         assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        assert!(ended.stderr.lines().all(|line| line.len() < 1100), "{args:?}");
         if *code == 3 {
             assert_eq!(ended.stderr.trim_end().lines().count(), 1, "{args:?}: {}", ended.stderr);
         }
@@ -251,6 +266,226 @@ fn json_is_one_event_a_line() {
     let refused = run(&["--json", "ticker", "--input", "{}"]);
     let event: serde_json::Value = serde_json::from_str(&refused.stdout).unwrap();
     assert_eq!((&event["event"], &event["exit"]), (&"refused".into(), &3.into()));
+}
+
+/// What a final kind hands over at its end is output like any other.
+#[test]
+fn final_output_shows_once_and_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut want = String::new();
+    for nth in 0..500 {
+        fs::write(folder.path().join(format!("{nth:03}")), "").unwrap();
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        want += &format!("{empty}  /d/{nth:03}\n");
+    }
+    let dir = format!("{}::/d:ro", folder.path().display());
+    let args = ["checksum", "--input", r#"{"path":"/d"}"#, "--dir", &dir];
+    let ended = run(&args);
+    assert_eq!((ended.stdout, ended.code), (want.clone(), Some(0)));
+    let ended = run(&[&args[..], &["--json"]].concat());
+    assert_eq!(text_of(&events(&ended.stdout)), want);
+
+    let ended = run(&["faulty", "--input", r#"{"mode":"final-output","bytes":3000000}"#]);
+    assert_eq!(ended.stdout.len(), 3_000_000, "{}", ended.stderr);
+    assert!(ended.stdout.bytes().all(|byte| byte == b'x'));
+}
+
+fn events(stdout: &str) -> Vec<serde_json::Value> {
+    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text_of(events: &[serde_json::Value]) -> String {
+    events.iter().filter_map(|event| event["text"].as_str()).collect()
+}
+
+/// stderr is for people: whatever becomes of it, stdout and the exit code stand.
+#[test]
+fn a_stderr_that_cannot_be_written_decides_nothing() {
+    let probe = program("probe").display().to_string();
+    let args = ["run", &probe, "--", "both", "3"];
+    for script in [r#"exec "$@" 2>/dev/full"#, r#"exec "$@" 2>&-"#] {
+        let ended = Process::shell(script, args).wait();
+        assert_eq!((ended.stdout.as_str(), ended.code), ("out 1\nout 2\nout 3\n", Some(0)));
+    }
+    let mut process = Process::start(args);
+    process.close_stderr();
+    let ended = process.wait();
+    assert_eq!((ended.stdout.as_str(), ended.code), ("out 1\nout 2\nout 3\n", Some(0)));
+}
+
+#[test]
+fn a_stdout_that_cannot_be_written_is_a_failure() {
+    let args = ["run", "--plugins", &kinds(), "ticker", "--input", r#"{"count":2,"every_ms":1}"#];
+    let ended = Process::shell(r#"exec "$@" >/dev/full"#, args).wait();
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("cannot write to stdout"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_machine_without_room_refuses_in_one_line() {
+    for verb in ["run", "check"] {
+        let args = [verb, "--json", "hello.wasm"];
+        let ended = Process::shell(r#"ulimit -v 4000000; exec "$@""#, args).wait();
+        assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+        assert!(ended.stderr.contains("ulimit -v"), "{}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        let error = events(&ended.stdout)[0]["error"].as_str().unwrap().to_owned();
+        assert!(ended.stderr.contains(&error), "{error}");
+    }
+}
+
+/// Nobody reads what the task has left, as behind `less`.
+#[test]
+fn a_signal_ends_a_process_whose_task_has_ended_and_whose_reader_does_not_read() {
+    for args in [
+        &["faulty", "--input", r#"{"mode":"final-output","bytes":3000000}"#][..],
+        &["faulty", "--input", r#"{"mode":"final-output","bytes":3000000}"#, "--json"],
+    ] {
+        let mut process = start(args);
+        if args.contains(&"--json") {
+            process.line();
+        }
+        process.some_stdout();
+        process.signal("INT");
+        let ended = process.wait_unread();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert!(ended.took < Duration::from_secs(2), "{:?}", ended.took);
+        assert!(ended.stderr.contains("faulty-1 completed"), "{}", ended.stderr);
+    }
+}
+
+/// Whether it is stdout or stderr that is full, the second signal is the last.
+#[test]
+fn the_second_signal_ends_a_process_whose_reader_does_not_read() {
+    for mode in ["flood", "flood-stderr"] {
+        let mut process = start(&["faulty", "--input", &format!(r#"{{"mode":"{mode}"}}"#)]);
+        match mode {
+            "flood" => process.some_stdout(),
+            _ => process.some_stderr(),
+        }
+        process.signal("INT");
+        process.signal("TERM");
+        let ended = process.wait_unread();
+        assert_eq!(ended.code, Some(4), "{mode}: {}", ended.stderr);
+        assert!(ended.took < Duration::from_secs(3), "{mode}: {:?}", ended.took);
+    }
+}
+
+/// More than a host holds: what was shown and what is told as dropped is all.
+#[test]
+fn what_was_dropped_is_what_was_not_shown() {
+    const BYTES: usize = 70_000_000;
+    let probe = program("probe").display().to_string();
+    let bytes = BYTES.to_string();
+    let ended = run(&[&probe, "--", "bytes", &bytes]);
+    let last = ended.stderr.lines().last().unwrap();
+    let told = last
+        .split_once('(')
+        .map_or(0, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap());
+    assert_eq!(ended.stdout.len() + told, BYTES, "{last}");
+
+    let events = events(&run(&["--json", &probe, "--", "bytes", &bytes]).stdout);
+    let dropped: u64 = events.iter().filter_map(|event| event["bytes"].as_u64()).sum();
+    let total = &events.last().unwrap()["task"]["output_bytes"];
+    assert_eq!(*total, text_of(&events).len() as u64 + dropped);
+}
+
+#[test]
+fn what_was_dropped_of_the_log_is_told_where_it_is_missing() {
+    const BYTES: usize = 2_000_000;
+    let input = format!(r#"{{"mode":"flood-stderr","bytes":{BYTES}}}"#);
+    let args = ["run", "-q", "--plugins", &kinds(), "faulty", "--input", &input];
+    // A reader that lags behind.
+    let script = r#""$@" 2>&1 >/dev/null | (head -c 1; sleep 0.5; cat)"#;
+    let ended = Process::shell(script, args).wait();
+    let mut told = 0;
+    let mut shown = 0;
+    for part in ended.stdout.split(" bytes of the log were dropped here\n") {
+        match part.rsplit_once("backlot: ") {
+            Some((text, bytes)) => {
+                shown += text.len();
+                told += bytes.parse::<usize>().unwrap();
+            }
+            None => shown += part.len(),
+        }
+    }
+    assert!(told > 0);
+    assert_eq!(shown + told, BYTES);
+}
+
+#[test]
+fn a_variable_that_cannot_be_read_is_not_repeated() {
+    for args in [&["--env", "hunter2"][..], &["--env", "=hunter2"], &["--env==hunter2"]] {
+        let ended = run(&[args, &["ticker", "--json"]].concat());
+        assert_eq!(ended.code, Some(2), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("NAME=VALUE"), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("hunter2") && !ended.stdout.contains("hunter2"));
+    }
+}
+
+#[test]
+fn a_command_line_that_cannot_be_understood_is_json_where_that_was_asked_for() {
+    let ended = Process::run(["run", "--json", "--bad", "ticker"]);
+    let event: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(
+        event,
+        serde_json::json!({"event":"refused","error":"unexpected argument '--bad' found","exit":2})
+    );
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("Usage"), "{}", ended.stderr);
+
+    let ended = Process::run(["check", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&report["files"], ended.code), (&serde_json::json!([]), Some(2)));
+    assert!(report["error"].as_str().unwrap().contains("FILE.wasm"), "{report}");
+
+    let long = "x".repeat(100_000) + ".wasm";
+    for args in [["run", "--json", &long], ["run", "--json", &format!("--{long}")]] {
+        let ended = Process::run(args);
+        let event: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert!(event["error"].as_str().unwrap().len() <= 1024, "{event}");
+    }
+}
+
+#[test]
+fn an_empty_variable_names_no_plugin_folder_and_a_missing_folder_is_named() {
+    let ended = Process::start_with(["run", "faulty", "--input", r#"{"mode":"now"}"#], |command| {
+        command.env("BACKLOT_PLUGINS", "");
+    })
+    .wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let ended = Process::start_with(["run", "faulty"], |command| {
+        command.env("BACKLOT_PLUGINS", "/no/such/folder");
+    })
+    .wait();
+    assert_eq!(ended.code, Some(3));
+    assert!(ended.stderr.contains("folder /no/such/folder is missing"), "{}", ended.stderr);
+}
+
+#[test]
+fn paths_need_not_be_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
+    fs::copy(program("probe"), at(b"p\xff.wasm")).unwrap();
+    fs::write(at(b"in\xff"), "from a file").unwrap();
+    let mut input = OsString::from("@");
+    input.push(at(b"in\xff"));
+    let ended = Process::run([
+        "run".into(),
+        at(b"p\xff.wasm").into_os_string(),
+        "--input".into(),
+        input,
+        "--".into(),
+        "cat".into(),
+    ]);
+    assert_eq!((ended.stdout.as_str(), ended.code), ("from a file", Some(0)), "{}", ended.stderr);
+}
+
+#[test]
+fn the_hosts_log_has_colours_only_on_a_terminal() {
+    let ended = run(&["-vv", "faulty", "--input", r#"{"mode":"now"}"#]);
+    assert!(ended.stderr.contains("DEBUG"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains('\x1b'), "{}", ended.stderr);
 }
 
 /// The search finds what git finds in this very tree.

@@ -94,7 +94,7 @@ async fn cpu_time_is_limited_and_sleep_is_free() {
     let task = host.try_task(&faulty, r#"{"mode":"spin"}"#, limited(limits)).await.unwrap();
     let ended = task.end().await;
     assert_eq!(ended.status, Status::Failed);
-    assert_eq!(ended.detail.as_deref(), Some("CPU time limit of 200ms exceeded"));
+    assert!(ended.detail.unwrap().starts_with("CPU time limit of 200ms exceeded"));
     let cpu = ended.usage.unwrap().cpu;
     assert!((200..400).contains(&cpu.as_millis()), "{cpu:?}");
     let ticker = host.kind("ticker").await;
@@ -189,4 +189,55 @@ async fn tables_are_limited_and_the_limit_is_named() {
     assert_eq!(ended.status, Status::Failed);
     let detail = ended.detail.unwrap();
     assert!(detail.contains("table limit of 5000 elements"), "{detail}");
+}
+
+#[tokio::test]
+async fn open_files_are_limited_and_only_that_call_fails() {
+    let granted = tempfile::tempdir().unwrap();
+    std::fs::write(granted.path().join("file"), "").unwrap();
+    let host = TestHost::start();
+    let probe = host.program("probe").await;
+    let start = async |count: &str| {
+        let dir = format!("{}::/g", granted.path().display()).parse().unwrap();
+        let grant = backlot::wasm::Grant { dirs: vec![dir], ..Default::default() };
+        let limits = Limits { open_files: 20, ..Limits::default() };
+        let with = With { grant, limits, ..With::default() };
+        let task =
+            host.try_task(&probe, &arguments(&["hoard", "/g/file", count]), with).await.unwrap();
+        task.output().await
+    };
+    assert_eq!(start("20").await, "opened 20\n");
+    assert!(start("21").await.starts_with("refused"));
+}
+
+#[tokio::test]
+async fn objects_that_the_host_keeps_are_limited_and_the_limit_is_named() {
+    let host = TestHost::start();
+    let fetch = host.program("fetch").await;
+    let task = host.task(&fetch, &arguments(&["--hoard"])).await;
+    let ended = task.end().await;
+    assert_eq!(ended.status, Status::Failed);
+    let detail = ended.detail.unwrap();
+    assert!(detail.contains("limit of 1024 host objects"), "{detail}");
+}
+
+/// A component of an odd shape is refused by name, and takes nobody's place.
+#[tokio::test]
+async fn a_component_with_too_many_instances_is_refused_when_it_is_loaded() {
+    let instances: String =
+        (0..70).map(|n| format!("(core instance $i{n} (instantiate $m))")).collect();
+    let wat = format!(
+        r#"(component
+            (core module $m (memory 1) (func (export "run") (result i32) i32.const 0))
+            {instances}
+            (func $run (result (result)) (canon lift (core func $i0 "run")))
+            (instance $e (export "run" (func $run)))
+            (export "wasi:cli/run@0.2.0" (instance $e)))"#
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many.wasm");
+    std::fs::write(&path, wat::parse_str(wat).unwrap()).unwrap();
+    let host = TestHost::start();
+    let error = host.host.load_file(&path).await.unwrap_err().to_string();
+    assert!(error.contains("70"), "{error}");
 }

@@ -148,3 +148,22 @@ async fn a_log_is_bounded() {
     assert_eq!(task.end().await.status, Status::Completed);
     assert!(task.log().await.len() <= 128 << 10);
 }
+
+/// A guest is polled when it may have executed, and only then.
+#[tokio::test]
+async fn a_parked_producer_costs_no_cpu_time() {
+    let host = TestHost::start();
+    let ticker = host.kind("ticker").await;
+    let faulty = host.kind("faulty").await;
+    let parked = host.task(&ticker, r#"{"count":2,"every_ms":3600000}"#).await;
+    let blocked = host.task(&faulty, r#"{"mode":"block","s":3600}"#).await;
+    parked.until("\n").await;
+    let half_a_second = Duration::from_millis(500);
+    tokio::time::sleep(half_a_second).await;
+    let cpu = |task: &backlot_tests::Task| task.now().usage.unwrap().cpu;
+    let before = (cpu(&parked), cpu(&blocked));
+    tokio::time::sleep(half_a_second).await;
+    assert_eq!((cpu(&parked), cpu(&blocked)), before);
+    parked.force("enough").await.unwrap();
+    blocked.force("enough").await.unwrap();
+}

@@ -175,12 +175,12 @@ async fn any_exit_code_is_kept_where_the_program_can_say_it() {
 async fn a_program_whose_run_is_async_runs() {
     let host = TestHost::start();
     let program = host.program("async_command").await;
-    let task = host.task(&program, &arguments(&["1"])).await;
+    let task = host.task(&program, &arguments(&["sleep", "1"])).await;
     assert_eq!(task.output().await, "before\nafter\n");
     assert_eq!(task.now().status, Status::Completed);
-    let task = host.task(&program, &arguments(&["1", "fail"])).await;
+    let task = host.task(&program, &arguments(&["sleep", "1", "fail"])).await;
     assert_eq!(task.end().await.detail.as_deref(), Some("exit code: 1"));
-    let task = host.task(&program, &arguments(&["3600000"])).await;
+    let task = host.task(&program, &arguments(&["sleep", "3600000"])).await;
     assert_eq!(task.until("\n").await, "before\n");
     task.kill("enough").await.unwrap();
     assert_eq!(task.end().await.status, Status::Killed);

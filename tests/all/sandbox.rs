@@ -240,3 +240,42 @@ async fn c23_http_reaches_granted_peers_only() {
     assert!(request.starts_with("GET /path?query HTTP/1.1\r\n"), "{request}");
     assert!(request.to_lowercase().contains(&format!("host: localhost:{port}\r\n")), "{request}");
 }
+
+/// A listing that nobody reads must not keep one of everybody's threads.
+#[tokio::test]
+async fn listings_that_are_not_read_hold_no_threads() {
+    let granted = tempfile::tempdir().unwrap();
+    for name in ["file", "other", "third"] {
+        fs::write(granted.path().join(name), name).unwrap();
+    }
+    let host = TestHost::start();
+    let program = host.program("async_command").await;
+    let start = async |args: &[&str]| {
+        let with = With { grant: folder(granted.path(), "/g", "ro"), ..With::default() };
+        host.try_task(&program, &arguments(args), with).await.unwrap()
+    };
+    assert_eq!(start(&["list"]).await.output().await, "file\nother\nthird\n");
+    let holder = start(&["hold", "600"]).await;
+    assert_eq!(holder.output().await, "held 600, opened true\n", "{:?}", holder.now());
+}
+
+#[tokio::test]
+async fn the_times_of_a_fifo_cannot_be_set_and_nothing_blocks() {
+    let granted = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(granted.path().join("fifo")).status();
+    assert!(made.unwrap().success());
+    fs::write(granted.path().join("file"), "").unwrap();
+    let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    let file = fs::File::options().write(true).open(granted.path().join("file")).unwrap();
+    file.set_modified(old).unwrap();
+    let host = TestHost::start();
+    let program = host.program("async_command").await;
+    for (name, worked) in [("fifo", false), ("file", true)] {
+        let with = With { grant: folder(granted.path(), "/g", "rw"), ..With::default() };
+        let task = host.try_task(&program, &arguments(&["touch", name]), with).await.unwrap();
+        let ended = task.wait(Duration::from_secs(5)).await;
+        assert_eq!(ended.status, Status::Completed, "{name}: {ended:?}");
+        assert_eq!(task.read().await.text.starts_with("Ok"), worked, "{name}");
+    }
+    assert!(fs::metadata(granted.path().join("file")).unwrap().modified().unwrap() > old);
+}

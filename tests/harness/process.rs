@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::fd::OwnedFd,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -49,8 +50,23 @@ impl Process {
         change: impl FnOnce(&mut Command),
     ) -> Self {
         let mut command = Command::new(files::backlot());
+        command.args(args);
+        Self::spawn(command, change)
+    }
+
+    /// Starts a shell whose script runs `backlot` with these arguments as `"$@"`.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn shell<A: AsRef<OsStr>>(script: &str, args: impl IntoIterator<Item = A>) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(files::backlot()).args(args);
+        Self::spawn(command, |_| {})
+    }
+
+    fn spawn(mut command: Command, change: impl FnOnce(&mut Command)) -> Self {
         command
-            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -98,12 +114,32 @@ impl Process {
         line.trim_end_matches('\n').to_owned()
     }
 
+    /// Waits until there is something on stdout, which stays there.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be read.
+    pub fn some_stdout(&mut self) {
+        self.stdout.fill_buf().expect("stdout can be read");
+    }
+
+    /// Waits until there is something on stderr, which stays there.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be read.
+    pub fn some_stderr(&mut self) {
+        self.stderr.fill_buf().expect("stderr can be read");
+    }
+
     /// Closes the reading end of stdout, as `head` does.
     pub fn close_stdout(&mut self) {
-        let (reader, _) = std::io::pipe().expect("a pipe can be made");
-        // A reader that is at its end stands in for the one that is closed.
-        let empty = ChildStdout::from(std::os::fd::OwnedFd::from(reader));
-        drop(std::mem::replace(&mut self.stdout, BufReader::new(empty)));
+        self.stdout = BufReader::new(empty_pipe().into());
+    }
+
+    /// Closes the reading end of stderr.
+    pub fn close_stderr(&mut self) {
+        self.stderr = BufReader::new(empty_pipe().into());
     }
 
     /// Sends a signal by its name, such as `INT`.
@@ -117,6 +153,25 @@ impl Process {
             .status()
             .expect("kill starts");
         assert!(sent.success(), "the process is gone");
+    }
+
+    /// Waits for the end without reading anything before it.
+    ///
+    /// # Panics
+    ///
+    /// When the process is still there after ten seconds.
+    pub fn wait_unread(mut self) -> Ended {
+        let since = Instant::now();
+        while self.child.try_wait().expect("the process can be waited for").is_none() {
+            let late = since.elapsed() > Duration::from_secs(10);
+            if late {
+                self.child.kill().expect("the process can be killed");
+            }
+            assert!(!late, "the process does not end while nobody reads what it writes");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let took = since.elapsed();
+        Ended { took, ..self.wait() }
     }
 
     /// Waits for the end.
@@ -141,4 +196,9 @@ impl Process {
             took: since.elapsed(),
         }
     }
+}
+
+/// Returns a reader that is at its end, to stand in for one that is closed.
+fn empty_pipe() -> OwnedFd {
+    std::io::pipe().expect("a pipe can be made").0.into()
 }

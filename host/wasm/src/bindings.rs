@@ -8,13 +8,16 @@ use backlot_registry as registry;
 
 use self::backlot::producer::types;
 pub(crate) use self::{
-    backlot::producer::{host, types::Manner},
-    exports::backlot::producer::{lifecycle, output},
+    backlot::producer::{
+        host,
+        types::{Descriptor, Manner},
+    },
+    exports::backlot::producer::{lifecycle, output, steps},
 };
 
 wasmtime::component::bindgen!({
     path: "../../wit",
-    world: "stream-producer",
+    world: "stepped-producer",
     imports: { default: trappable | store },
     exports: { default: async | store },
     require_store_data_send: true,

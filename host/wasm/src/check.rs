@@ -99,9 +99,11 @@ pub(crate) fn preamble(bytes: &[u8]) -> Result<(), NotRunnable> {
 pub(crate) fn form(exports: &[String]) -> Result<ComponentForm, NotRunnable> {
     let has = |name: &str| exports.iter().any(|export| export == name);
     for export in exports {
-        let Some(rest) = export.strip_prefix(PACKAGE) else { continue };
+        let Some(rest) = export.strip_prefix(PACKAGE).filter(|rest| rest.starts_with('/')) else {
+            continue;
+        };
         let version = rest.split_once('@').map_or("none", |(_, version)| version);
-        if rest.starts_with('/') && version != CONTRACT_VERSION {
+        if version != CONTRACT_VERSION {
             return Err(NotRunnable::ContractVersion { found: version.to_owned() });
         }
         if ![LIFECYCLE, OUTPUT, STEPS].contains(&export.as_str()) {
@@ -123,9 +125,9 @@ pub(crate) fn form(exports: &[String]) -> Result<ComponentForm, NotRunnable> {
 /// Returns the export that starts the program, if there is one.
 pub(crate) fn command(exports: &[String]) -> Option<&String> {
     exports.iter().find(|export| {
-        export.strip_prefix(COMMAND).is_some_and(|rest| {
-            rest.starts_with("@0.2.") || rest == "@0.3.0" || rest.starts_with("@0.3.")
-        })
+        export
+            .strip_prefix(COMMAND)
+            .is_some_and(|rest| rest.starts_with("@0.2.") || rest.starts_with("@0.3."))
     })
 }
 
@@ -209,6 +211,8 @@ mod tests {
         let error = of(&["a:b/c@1.0.0"]).unwrap_err().to_string();
         assert!(error.contains("`a:b/c@1.0.0`") && error.contains("wasi:cli/run"), "{error}");
         assert!(of(&["wasi:cli/run@0.1.0"]).is_err());
+        let alike = of(&[LIFECYCLE, "backlot:producer-tools/x@9.0.0"]);
+        assert_eq!(alike, Ok(ComponentForm::Producer), "another package");
     }
 
     #[test]

@@ -2,30 +2,34 @@
 //!
 //! Everything about a component that can fail without a task fails here.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
-use backlot_registry::{Form, Generation, InvalidKind, Kind};
+use backlot_registry::{Form, Generation, InvalidKind, Kind, Refusal};
 use jsonschema::Validator;
 use sha2::{Digest as _, Sha256};
-use wasmtime::{
-    Store,
-    component::{ComponentExportIndex, InstancePre, types::ComponentItem},
-    error::Context as _,
-};
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
+use wasmtime::component::{ComponentExportIndex, InstancePre, types::ComponentItem};
 
 use crate::{
-    bindings::{CONTRACT_VERSION, LIFECYCLE, Manner, OUTPUT, lifecycle, output},
+    bindings::{
+        CONTRACT_VERSION, Descriptor, LIFECYCLE, Manner, OUTPUT, STEPS, lifecycle, output, steps,
+    },
     check::{self, ComponentForm, NotRunnable},
     command,
     engine::Engine,
     grant::OpenGrant,
     limits::Limits,
     store::{Guest, Recipe, Stdio},
-    trap,
+    text, trap,
 };
 
 /// How long `describe` may take. It is pure, so a second is generous.
 const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
+/// How large a schema may be: one that people read is a few kilobytes.
+const SCHEMA_BYTES: usize = 64 << 10;
+/// How long an input may be checked against a schema with references.
+const CHECK_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A component that is ready to run. Clones are handles to one compiled code.
 #[derive(Clone)]
@@ -38,7 +42,7 @@ pub(crate) struct Loaded {
     pub(crate) pre: InstancePre<Guest>,
     pub(crate) entry: Entry,
     description: Description,
-    schema: Option<Validator>,
+    schema: Option<Schema>,
 }
 
 /// Where the host enters a component.
@@ -95,10 +99,10 @@ pub enum LoadError {
     #[error("the component cannot be linked: {}; this host offers WASI 0.2 and 0.3 with wasi:http, and backlot:producer/host@{CONTRACT_VERSION}", trap::line(.0))]
     Link(wasmtime::Error),
     /// A function of the contract has another type.
-    #[error("{0}; rebuild the component against backlot:producer@{CONTRACT_VERSION}")]
+    #[error("{0}; rebuild the component against the interface of that name and version")]
     Type(String),
     /// `describe` did not return a descriptor.
-    #[error("`describe` failed: {0}; it must return at once and use no capability")]
+    #[error("`describe` failed: {0}")]
     Describe(String),
     /// `describe` returned a descriptor that cannot be used.
     #[error("`describe` returned {0}")]
@@ -138,9 +142,7 @@ impl Component {
 
         let seen = Seen::of(engine, &component);
         let form = check::form(&seen.exports)?;
-        if form != ComponentForm::Command {
-            seen.typecheck(engine, &component, form)?;
-        }
+        seen.typecheck(engine, &component, form)?;
         let pre = engine.linker().instantiate_pre(&component).map_err(LoadError::Link)?;
         match form {
             ComponentForm::Command => Self::of_command(engine, name, seen, pre, generation),
@@ -206,12 +208,12 @@ impl Component {
                 "`stdout-is-output`, although the component exports `{OUTPUT}`; keep one of them"
             )));
         }
-        let schema = descriptor.input_schema.as_deref().map(validator).transpose()?;
+        let schema = descriptor.input_schema.as_deref().map(Schema::of).transpose()?;
         let description = Description {
             form,
             contract: Some(CONTRACT_VERSION),
             kind: kind.clone(),
-            summary: one_line(&descriptor.summary),
+            summary: text::line(&descriptor.summary),
             input_schema: descriptor.input_schema,
             stdout_is_output: manner.contains(Manner::STDOUT_IS_OUTPUT),
             stops_by_drop: manner.contains(Manner::STOPS_BY_DROP),
@@ -259,16 +261,78 @@ impl Loaded {
         }
     }
 
-    /// Checks an input against the schema, and says what is wrong with it.
-    pub(crate) fn check_input(&self, input: &str) -> Result<(), String> {
+    /// Checks an input against the schema.
+    pub(crate) async fn check_input(&self, input: &str) -> Result<(), Refusal> {
         let Some(schema) = &self.schema else { return Ok(()) };
         let value = serde_json::from_str(input)
-            .map_err(|error| format!("{} takes JSON: {error}", self.kind))?;
-        schema.validate(&value).map_err(|error| match error.instance_path().as_str() {
-            "" => error.to_string(),
-            place => format!("at {place}: {error}"),
+            .map_err(|error| Refusal::InvalidInput(format!("{} takes JSON: {error}", self.kind)))?;
+        schema.check(value).await
+    }
+}
+
+/// The schema of a kind's input.
+struct Schema {
+    validator: Arc<Validator>,
+    /// References can make a small schema take for ever.
+    has_references: bool,
+    /// Turns at what may take for ever, so that one kind does not take the
+    /// threads of all.
+    turns: Arc<Semaphore>,
+}
+
+impl Schema {
+    /// Reads a schema of a component. Nothing outside of it is ever fetched, and
+    /// its patterns are matched in linear time.
+    fn of(text: &str) -> Result<Self, LoadError> {
+        let fail = |why: &str| {
+            LoadError::Descriptor(format!("an invalid input-schema: {}", text::line(why)))
+        };
+        if text.len() > SCHEMA_BYTES {
+            return Err(fail(&format!("it has more than {SCHEMA_BYTES} bytes")));
+        }
+        let schema = serde_json::from_str(text).map_err(|error| fail(&error.to_string()))?;
+        let validator = jsonschema::options()
+            .with_draft(jsonschema::Draft::Draft202012)
+            .with_pattern_options(jsonschema::PatternOptions::regex())
+            .build(&schema)
+            .map_err(|error| fail(&error.to_string()))?;
+        Ok(Self {
+            validator: Arc::new(validator),
+            has_references: text.contains("Ref\"") || text.contains("$ref"),
+            turns: Arc::new(Semaphore::new(2)),
         })
     }
+
+    async fn check(&self, value: serde_json::Value) -> Result<(), Refusal> {
+        if !self.has_references {
+            return verdict(&self.validator, &value);
+        }
+        let late = || {
+            Refusal::Unavailable("its input-schema takes too long to check this input".to_owned())
+        };
+        let check = async {
+            let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| late())?;
+            let validator = Arc::clone(&self.validator);
+            // The turn goes with the work, which cannot be interrupted.
+            let work = move || {
+                let _turn = turn;
+                verdict(&validator, &value)
+            };
+            tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(late()))
+        };
+        tokio::time::timeout(CHECK_DEADLINE, check).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+/// Says what is wrong with a value, without repeating it: it may hold secrets.
+fn verdict(validator: &Validator, value: &serde_json::Value) -> Result<(), Refusal> {
+    validator.validate(value).map_err(|error| {
+        let why = error.masked().to_string();
+        Refusal::InvalidInput(match error.instance_path().as_str() {
+            "" => text::line(&why),
+            place => text::line(&format!("at {place}: {why}")),
+        })
+    })
 }
 
 /// What can be seen of a component without running it.
@@ -288,7 +352,7 @@ impl Seen {
             if name.starts_with("wasi:cli/exit@")
                 && let ComponentItem::ComponentInstance(exit) = item.ty
             {
-                exit_codes = exit.get_export(engine, "exit-with-code").is_some();
+                exit_codes |= exit.get_export(engine, "exit-with-code").is_some();
             }
             imports.push(name.to_owned());
         }
@@ -308,7 +372,11 @@ impl Seen {
         type Stop = Result<(), t::StopRefusal>;
         type Start = Result<(), t::Refusal>;
         let of = Contract { engine: engine.wasmtime(), component };
-        of.check::<(), (t::Descriptor,)>(LIFECYCLE, "describe", "func() -> descriptor")?;
+        if let Some(run) = check::command(&self.exports).filter(|_| form == ComponentForm::Command)
+        {
+            return of.check::<(), (Result<(), ()>,)>(run, "run", "func() -> result");
+        }
+        of.check::<(), (Descriptor,)>(LIFECYCLE, "describe", "func() -> descriptor")?;
         of.check::<(t::Request,), (Start,)>(
             LIFECYCLE,
             "run",
@@ -320,6 +388,18 @@ impl Seen {
             "func(reason: option<string>) -> result<_, stop-refusal>",
         )?;
         of.check::<(), (t::Outcome,)>(LIFECYCLE, "done", "async func() -> outcome")?;
+        if form == ComponentForm::SteppedProducer {
+            of.check::<(t::Request, t::Outcome), (steps::Next,)>(
+                STEPS,
+                "after",
+                "func(request: request, ended: outcome) -> next",
+            )?;
+            of.check::<(String,), (Option<String>,)>(
+                STEPS,
+                "render",
+                "func(state: string) -> option<string>",
+            )?;
+        }
         if form != ComponentForm::Producer {
             of.check::<(u32,), (Vec<u8>,)>(
                 OUTPUT,
@@ -368,32 +448,40 @@ impl Contract<'_> {
     }
 }
 
-/// Calls `describe` in a fresh instance without any capability.
+/// Calls `describe` in a fresh instance without any capability, on the guests'
+/// runtime: a guest may block it.
 async fn describe(
     engine: &Engine,
     pre: &InstancePre<Guest>,
     lifecycle: &lifecycle::GuestIndices,
-) -> Result<crate::bindings::backlot::producer::types::Descriptor, LoadError> {
-    let grant = OpenGrant::none();
-    let mut store: Store<Guest> = Recipe {
-        grant: &grant,
-        limits: Limits::default(),
-        args: &[],
-        stdio: Stdio::None,
-        link: None,
-        peak: Arc::default(),
-    }
-    .store(engine);
-    let call = async {
-        let instance = pre.instantiate_async(&mut store).await.context("instantiating")?;
-        let guest = lifecycle.load(&mut store, &instance)?;
-        store.run_concurrent(async |accessor| guest.call_describe(accessor).await).await?
-    };
-    match tokio::time::timeout(DESCRIBE_DEADLINE, call).await {
-        Ok(Ok(descriptor)) => Ok(descriptor),
-        Ok(Err(error)) => {
-            Err(LoadError::Describe(trap::because(&error, store.data().meter.exceeded(&error))))
+) -> Result<Descriptor, LoadError> {
+    let (pre, lifecycle, home) = (pre.clone(), lifecycle.clone(), engine.clone());
+    let call = async move {
+        let grant = OpenGrant::none();
+        let mut store = Recipe {
+            grant: &grant,
+            limits: Limits::default(),
+            args: &[],
+            stdio: Stdio::None,
+            link: None,
+            peak: Arc::default(),
         }
+        .store(&home);
+        let polled = home.polled();
+        let described = {
+            let mut call = pin!(async {
+                let instance = pre.instantiate_async(&mut store).await?;
+                let guest = lifecycle.load(&mut store, &instance)?;
+                store.run_concurrent(async |accessor| guest.call_describe(accessor).await).await?
+            });
+            poll_fn(|cx| polled.during(|| call.as_mut().poll(cx))).await
+        };
+        described.map_err(|error| trap::because(&error, store.data().meter.exceeded(&error)))
+    };
+    let call = AbortOnDropHandle::new(engine.runtime().spawn(call));
+    match tokio::time::timeout(DESCRIBE_DEADLINE, call).await {
+        Ok(Ok(described)) => described.map_err(LoadError::Describe),
+        Ok(Err(panic)) => Err(LoadError::Describe(panic.to_string())),
         Err(_) => Err(LoadError::Describe(format!("it took longer than {DESCRIBE_DEADLINE:?}"))),
     }
 }
@@ -402,13 +490,51 @@ fn invalid_kind(error: InvalidKind) -> LoadError {
     LoadError::Descriptor(format!("an invalid kind: {error}"))
 }
 
-fn validator(schema: &str) -> Result<Validator, LoadError> {
-    let fail = |why: String| LoadError::Descriptor(format!("an invalid input-schema: {why}"));
-    let schema = serde_json::from_str(schema).map_err(|error| fail(error.to_string()))?;
-    jsonschema::draft202012::new(&schema).map_err(|error| fail(error.to_string()))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Returns the text with its line breaks and control characters as spaces.
-fn one_line(text: &str) -> String {
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    fn schema(text: &str) -> Result<Schema, String> {
+        Schema::of(text).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_an_input_is_said_without_repeating_it() {
+        let schema = schema(r#"{"properties":{"n":{"type":"integer"}}}"#).unwrap();
+        let value = serde_json::json!({"n": "hunter2"});
+        let Err(refusal) = schema.check(value).await else { panic!("it was taken") };
+        let said = refusal.to_string();
+        assert!(said.contains("at /n: ") && !said.contains("hunter2"), "{said}");
+    }
+
+    #[test]
+    fn a_schema_that_takes_for_ever_is_given_up() {
+        let levels: Vec<String> = (0..60)
+            .map(|n| {
+                let next = format!(r##"{{"$ref":"#/$defs/a{}"}}"##, n + 1);
+                format!(r#""a{n}":{{"allOf":[{next},{next}]}}"#)
+            })
+            .collect();
+        let text = format!(
+            r##"{{"$ref":"#/$defs/a0","$defs":{{{},"a60":{{"type":"string"}}}}}}"##,
+            levels.join(",")
+        );
+        let schema = schema(&text).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let checked = runtime.block_on(schema.check(serde_json::json!("x")));
+        // What cannot be interrupted must not hold up the end of the test either.
+        runtime.shutdown_background();
+        assert!(matches!(checked, Err(Refusal::Unavailable(_))), "{checked:?}");
+    }
+
+    #[test]
+    fn schemas_are_bounded_and_read_nothing_from_outside() {
+        let huge = format!(r#"{{"description":"{}"}}"#, "x".repeat(SCHEMA_BYTES));
+        assert!(schema(&huge).err().unwrap().contains("65536 bytes"));
+        for outside in ["file:///etc/passwd", "http://127.0.0.1:1/schema"] {
+            assert!(schema(&format!(r#"{{"$ref":"{outside}"}}"#)).is_err(), "{outside} was read");
+        }
+        assert!(schema("{").is_err());
+        assert!(schema(r#"{"type":"nonsense"}"#).is_err());
+    }
 }

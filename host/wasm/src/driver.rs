@@ -8,6 +8,7 @@
 
 use std::{
     future::Future,
+    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -22,6 +23,7 @@ use wasmtime::{Store, component::Accessor};
 use crate::{
     bindings::output,
     command,
+    engine::Polled,
     instance::Entered,
     limits::{Bytes, Exceeded, Limits},
     link::{Call, Link},
@@ -38,8 +40,11 @@ const PIECES: usize = 16;
 /// How long after a guest has executed its output is fetched. A guest that only
 /// yields gets no turn beside back-to-back calls.
 const DRAIN_DELAY: Duration = Duration::from_millis(2);
-/// How long the last drain may take once `done` has resolved.
-const TAIL_DEADLINE: Duration = Duration::from_secs(1);
+/// How many dry drains in a row make a parked guest.
+const PARKED: u32 = 3;
+/// How long the last drain may take once `done` has resolved. Less than a stop
+/// waits for its answer, so that a stop does not overtake an outcome.
+const TAIL_DEADLINE: Duration = Duration::from_millis(500);
 
 /// Drives a guest to its end, lets go of everything it held, and says how it
 /// ended.
@@ -47,15 +52,17 @@ pub(crate) async fn drive(
     mut store: Store<Guest>,
     entered: Entered,
     limits: Limits,
+    polled: Polled,
     link: HangUp,
 ) -> Outcome {
+    let holds_output = entered.output().is_some();
     let end = {
         let link = &*link.0;
         let conversation = store.run_concurrent(async |accessor: &Accessor<Guest>| {
             converse(accessor, &entered, link).await
         });
-        let guest = Metered { guest: pin!(conversation), link };
-        Bounded::new(guest, limits, entered.output().is_some()).await
+        let guest = Metered { guest: pin!(conversation), link, polled };
+        Bounded::new(guest, limits, holds_output).await
     };
     let exceeded = match &end {
         End::Over(Err(error)) => store.data().meter.exceeded(error),
@@ -63,7 +70,7 @@ pub(crate) async fn drive(
     };
     // What the guest held is released before its end is known to anybody.
     drop(store);
-    let outcome = judge(end, exceeded, &link.0);
+    let outcome = judge(end, exceeded, holds_output, &link.0);
     cut(outcome, limits.final_output)
 }
 
@@ -94,11 +101,12 @@ async fn converse(
             link.enter(Call::Done);
         }
         if link.take_drain() {
+            let mut dry = true;
             if let Some(output) = output {
-                drain(accessor, output, link, PIECES).await?;
+                dry = drain(accessor, output, link, PIECES).await?;
                 link.enter(Call::Done);
             }
-            link.drained();
+            link.drained(dry);
         }
         tokio::select! {
             biased;
@@ -106,7 +114,7 @@ async fn converse(
                 link.settle(outcome?.into());
                 break;
             }
-            () = link.woken() => {}
+            () = link.wanted() => {}
         }
     }
     if let Some(output) = output {
@@ -117,24 +125,22 @@ async fn converse(
 }
 
 /// Moves what the guest has ready into the spool, until it has no more or
-/// `pieces` were taken.
+/// `pieces` were taken, and tells whether it has no more.
 async fn drain(
     accessor: &Accessor<Guest>,
     output: &output::Guest,
     link: &Link,
     pieces: usize,
-) -> wasmtime::Result<()> {
+) -> wasmtime::Result<bool> {
     for _ in 0..pieces {
         link.enter(Call::ReadOutput);
         let piece = output.call_read_output(accessor, PIECE_BYTES).await?;
         if piece.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         link.host.output().write(&piece);
     }
-    // There is more: the next drain is due although the guest may not execute.
-    link.want_drain();
-    Ok(())
+    Ok(false)
 }
 
 /// Why the driver is no longer polling the guest.
@@ -148,20 +154,23 @@ enum End {
 }
 
 /// Says how the guest has ended.
-fn judge(end: End, exceeded: Option<Exceeded>, link: &Link) -> Outcome {
+fn judge(end: End, exceeded: Option<Exceeded>, holds_output: bool, link: &Link) -> Outcome {
+    let lost = || match holds_output {
+        true => "; output that was not handed over is lost",
+        false => "",
+    };
     let error = match (end, link.take_outcome()) {
         // What reached the host stands, whatever the guest does afterwards.
         (End::Over(Ok(())), Some(outcome)) => return outcome,
         (End::Over(Err(error)), Some(outcome)) => {
             let why = trap::because(&error, exceeded);
             link.note(&format!("trap in {} after the end: {why}", link.call().name()));
-            return outcome;
+            return tell(outcome, "the end of the output is lost: the guest trapped after its end");
         }
         (End::Tail | End::Limit(_), Some(outcome)) => {
-            link.note("the last of the output was not handed over in time and is lost");
-            return outcome;
+            return tell(outcome, "the end of the output is lost: it was not handed over in time");
         }
-        (End::Limit(limit), None) => return Outcome::failed(limit.to_string()),
+        (End::Limit(limit), None) => return Outcome::failed(format!("{limit}{}", lost())),
         (End::Over(Err(error)), None) => error,
         (End::Over(Ok(())) | End::Tail, None) => {
             return Outcome::failed("the guest ended without an outcome");
@@ -172,36 +181,37 @@ fn judge(end: End, exceeded: Option<Exceeded>, link: &Link) -> Outcome {
     {
         return command::outcome(code);
     }
-    let why = trap::because(&error, exceeded);
     let call = link.call().name();
+    let trapped = format!("trap in {call}: {}", trap::because(&error, None));
     tracing::debug!(task = %link.host.task(), call, ?error, "a guest has trapped");
-    link.note(&format!("trap in {call}: {why}"));
+    link.note(&trapped);
     if let Some(frames) = trap::frames(&error) {
         link.note(&frames);
     }
-    match exceeded {
-        Some(limit) => {
-            Outcome::failed(format!("{limit}; trap in {call}: {}", trap::because(&error, None)))
-        }
-        None => Outcome::failed(format!("trap in {call}: {why}")),
-    }
+    Outcome::failed(match exceeded {
+        Some(limit) => format!("{limit}; {trapped}{}", lost()),
+        None => format!("{trapped}{}", lost()),
+    })
+}
+
+/// Adds to an outcome what the guest could not know of it.
+fn tell(mut outcome: Outcome, what: &str) -> Outcome {
+    outcome.detail = Some(match outcome.detail {
+        Some(detail) => format!("{detail}; {what}"),
+        None => what.to_owned(),
+    });
+    outcome
 }
 
 /// Cuts a final output at its limit, on a character, and says how much is gone.
 fn cut(mut outcome: Outcome, limit: usize) -> Outcome {
-    if let Some(output) = &mut outcome.output
-        && output.len() > limit
-    {
-        let end = output.floor_char_boundary(limit);
-        let gone = output.len() - end;
-        output.truncate(end);
-        let told = format!("final output cut at {}, {gone} bytes dropped", Bytes(limit as u64));
-        outcome.detail = Some(match outcome.detail {
-            Some(detail) => format!("{detail}; {told}"),
-            None => told,
-        });
-    }
-    outcome
+    let Some(output) = outcome.output.as_mut().filter(|output| output.len() > limit) else {
+        return outcome;
+    };
+    let end = output.floor_char_boundary(limit);
+    let gone = output.len() - end;
+    output.truncate(end);
+    tell(outcome, &format!("final output cut at {}, {gone} bytes dropped", Bytes(limit as u64)))
 }
 
 /// Counts the CPU time that polls of a guest take.
@@ -210,6 +220,7 @@ fn cut(mut outcome: Outcome, limit: usize) -> Outcome {
 pub(crate) struct Metered<'a, F> {
     pub(crate) guest: Pin<&'a mut F>,
     pub(crate) link: &'a Link,
+    pub(crate) polled: Polled,
 }
 
 impl<F: Future> Future for Metered<'_, F> {
@@ -217,9 +228,10 @@ impl<F: Future> Future for Metered<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let before = thread_cpu();
-        let polled = self.guest.as_mut().poll(cx);
+        let Self { guest, polled, .. } = &mut *self;
+        let result = polled.during(|| guest.as_mut().poll(cx));
         self.link.add_cpu(thread_cpu().saturating_sub(before));
-        polled
+        result
     }
 }
 
@@ -241,8 +253,13 @@ struct Bounded<'a, F> {
 #[derive(Default)]
 struct DrainClock {
     due: Option<Pin<Box<Sleep>>>,
-    /// The number of drains that were finished when the guest was last polled.
-    finished: u64,
+    /// How many drains were finished when this clock asked for the one that is
+    /// under way.
+    asked_after: Option<u64>,
+    /// A drain of this clock was finished, whose result wakes the driver once more.
+    aftermath: bool,
+    /// How many drains of this clock in a row found nothing.
+    dry: u32,
 }
 
 impl<'a, F: Future<Output = wasmtime::Result<wasmtime::Result<()>>>> Bounded<'a, F> {
@@ -273,7 +290,7 @@ impl<F: Future<Output = wasmtime::Result<wasmtime::Result<()>>>> Future for Boun
             return Poll::Ready(End::Over(over.and_then(|over| over)));
         }
         if let Some(drains) = &mut this.drains {
-            drains.guest_has_run(cx, link);
+            drains.guest_was_polled(cx, link);
         }
         if let Some(limit) = this.limits.cpu
             && link.cpu() > limit
@@ -298,24 +315,36 @@ impl<F: Future<Output = wasmtime::Result<wasmtime::Result<()>>>> Future for Boun
 impl DrainClock {
     /// Asks for a drain when one is due.
     fn fire(&mut self, cx: &mut Context<'_>, link: &Link) {
-        if let Some(due) = &mut self.due
-            && due.as_mut().poll(cx).is_ready()
-        {
+        if self.due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready()) {
             self.due = None;
+            self.asked_after = Some(link.drains());
             link.want_drain();
         }
     }
 
-    /// Notes that the guest may have executed. A poll in which a drain was
-    /// finished leaves it dry; after any other it may hold output, so a parked
-    /// guest costs no drain at all.
-    fn guest_has_run(&mut self, cx: &mut Context<'_>, link: &Link) {
-        let finished = link.drains();
-        let was_drained = std::mem::replace(&mut self.finished, finished) != finished;
-        if was_drained || self.due.is_some() {
+    /// Notes that the guest was polled: it may have executed, and hold output
+    /// that is to be fetched soon.
+    ///
+    /// A drain is itself an execution, and it may be followed by another in the
+    /// same poll; so it takes a few dry ones in a row to call a guest parked. A
+    /// parked guest is not polled, and costs no drain at all.
+    fn guest_was_polled(&mut self, cx: &mut Context<'_>, link: &Link) {
+        if self.asked_after == Some(link.drains()) || link.is_drain_wanted() {
+            // A drain is under way, and finds what there is.
             return;
         }
-        let mut due = Box::pin(sleep_until(Instant::now() + DRAIN_DELAY));
+        if self.asked_after.take().is_some() {
+            self.dry = if link.is_dry() { self.dry + 1 } else { 0 };
+            self.aftermath = true;
+        } else if mem::take(&mut self.aftermath) {
+            return;
+        } else {
+            self.dry = 0;
+        }
+        if self.due.is_some() || self.dry == PARKED {
+            return;
+        }
+        let mut due = Box::pin(sleep_until(Instant::now() + DRAIN_DELAY * (1 << self.dry)));
         // Registers the wake-up; it cannot be due yet.
         let _ = due.as_mut().poll(cx);
         self.due = Some(due);

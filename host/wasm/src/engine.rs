@@ -19,11 +19,20 @@ use wasmtime::{Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, com
 
 use crate::{imports, limits::GuestMemory, store::Guest};
 
+/// How many core instances, memories and tables one component may have. Real
+/// ones have a handful of each: their module, shims and adapters.
+pub(crate) const CORE_INSTANCES: u32 = 64;
+pub(crate) const MEMORIES: u32 = 8;
+pub(crate) const TABLES: u32 = 32;
+
 /// How often a computing guest yields to others on its thread.
 ///
 /// A millisecond bounds what one spinning guest costs the latency of the rest,
 /// and its cost is one relaxed load for each loop of the guest.
 const TICK: Duration = Duration::from_millis(1);
+/// How often the ticker looks whether a parked guest has begun to compute: what
+/// the first turn of a guest may take longer.
+const PARKED_TICK: Duration = Duration::from_millis(5);
 
 /// How an [`Engine`] is set up.
 #[derive(Clone, Debug)]
@@ -38,11 +47,10 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Returns the defaults: as many instances as fit the kernel's usual limit of
-    /// 65,530 memory mappings at ten a task, and three quarters of the
-    /// machine's memory for guests.
+    /// Returns the defaults: as many instances as memory mappings allow, and
+    /// three quarters of the machine's memory for guests.
     pub fn new(runtime: Handle) -> Self {
-        Self { runtime, instances: 6_000, guest_memory: machine_memory() / 4 * 3 }
+        Self { runtime, instances: instances(), guest_memory: machine_memory() / 4 * 3 }
     }
 
     /// Returns what wasmtime is set up with, so that a program can measure
@@ -82,6 +90,8 @@ struct Inner {
     capacity: u32,
     /// Stores that live now.
     stores: AtomicUsize,
+    /// Guests that are being polled now.
+    polled: AtomicUsize,
     ticker: OnceLock<Thread>,
 }
 
@@ -102,6 +112,7 @@ impl Engine {
             memory: Arc::new(GuestMemory::new(config.guest_memory)),
             capacity: config.instances,
             stores: AtomicUsize::new(0),
+            polled: AtomicUsize::new(0),
             ticker: OnceLock::new(),
         });
         let weak = Arc::downgrade(&inner);
@@ -145,6 +156,10 @@ impl Engine {
         &self.0.memory
     }
 
+    pub(crate) fn polled(&self) -> Polled {
+        Polled(Arc::clone(&self.0))
+    }
+
     /// Counts one more live store until the value is dropped.
     pub(crate) fn count_store(&self) -> LiveStore {
         if self.0.stores.fetch_add(1, Ordering::Relaxed) == 0
@@ -159,6 +174,26 @@ impl Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("instances", &self.instances()).finish_non_exhaustive()
+    }
+}
+
+/// The count of guests that are being polled. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Polled(Arc<Inner>);
+
+impl Polled {
+    /// Counts one guest for as long as `poll` runs.
+    pub(crate) fn during<T>(&self, poll: impl FnOnce() -> T) -> T {
+        /// Gives the count back also when a poll panics.
+        struct Poll<'a>(&'a AtomicUsize);
+        impl Drop for Poll<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.0.polled.fetch_add(1, Ordering::Relaxed);
+        let _poll = Poll(&self.0.polled);
+        poll()
     }
 }
 
@@ -180,31 +215,44 @@ impl Drop for Inner {
     }
 }
 
-/// Advances the epoch while stores live, and sleeps while there are none.
+/// Advances the epoch while guests compute, looks now and then while they are
+/// parked, and sleeps while there are none.
 fn tick(engine: &Weak<Inner>) {
     loop {
         let Some(inner) = engine.upgrade() else { return };
+        let computing = inner.polled.load(Ordering::Relaxed) > 0;
         let idle = inner.stores.load(Ordering::Relaxed) == 0;
-        if !idle {
+        if computing {
             inner.wasmtime.increment_epoch();
         }
         drop(inner);
-        // The second bounds how long a lost wake-up could delay the first tick.
-        thread::park_timeout(if idle { Duration::from_secs(1) } else { TICK });
+        thread::park_timeout(match () {
+            () if computing => TICK,
+            () if !idle => PARKED_TICK,
+            // Bounds how long a lost wake-up could delay the first tick.
+            () => Duration::from_secs(1),
+        });
     }
 }
 
 fn settings(config: &EngineConfig) -> wasmtime::Config {
     let mut pool = PoolingAllocationConfig::new();
-    // A component brings a few core instances (its module, shims, adapters);
-    // the other numbers are bounds a guest's shape has to fit, not reservations.
+    // Reservations, not memory. A component of the usual shape has four core
+    // instances, a memory and two tables; the floors let one of the largest
+    // shape into a small pool.
+    let of = |each: u32, floor: u32| config.instances.saturating_mul(each).max(floor);
     pool.total_component_instances(config.instances)
-        .total_core_instances(config.instances.saturating_mul(8))
-        .total_memories(config.instances.saturating_mul(2))
-        .total_tables(config.instances.saturating_mul(4))
-        .total_stacks(config.instances.saturating_mul(2))
-        .max_memories_per_module(4)
-        .max_tables_per_module(8)
+        .total_core_instances(of(5, CORE_INSTANCES))
+        .total_memories(of(1, MEMORIES).saturating_add(MEMORIES))
+        .total_tables(of(3, TABLES))
+        // A guest has one stack at a time, and another while it is entered in
+        // the middle of a blocking call.
+        .total_stacks(config.instances.saturating_add(config.instances / 8).saturating_add(16))
+        .max_core_instances_per_component(CORE_INSTANCES)
+        .max_memories_per_component(MEMORIES)
+        .max_tables_per_component(TABLES)
+        .max_memories_per_module(MEMORIES)
+        .max_tables_per_module(TABLES)
         .table_elements(100_000)
         // Keeping a small guest's pages beats unmapping them under the
         // process-wide lock at each teardown, by two to six times.
@@ -215,11 +263,25 @@ fn settings(config: &EngineConfig) -> wasmtime::Config {
     let mut settings = wasmtime::Config::new();
     settings
         .wasm_component_model_async(true)
+        // A failed grow of such a memory is told twice, and would be counted so.
+        .wasm_custom_page_sizes(false)
         .epoch_interruption(true)
         // A trap's own text is what people are shown; frames go to the log.
         .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(20))
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     settings
+}
+
+/// Returns how many instances the kernel's limit on memory mappings allows. A
+/// task takes eight to ten of them, and each stack of the pool two from the
+/// start.
+fn instances() -> u32 {
+    let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(65_530_u32);
+    // More than that does not fit the address space at 4 GiB a memory.
+    (mappings / 13).clamp(16, 16_000)
 }
 
 /// Returns the machine's memory in bytes, or 4 GiB where it cannot be told.

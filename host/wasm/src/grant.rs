@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 
 use wasmtime_wasi::{FsPerms, OpenMode, WasiCtxBuilder, filesystem::Dir, sockets::SocketAddrUse};
@@ -133,13 +134,21 @@ impl NetPolicy {
     /// Returns the addresses that the guest may reach as `host` and `port`;
     /// none when the peer is not granted.
     pub(crate) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let granted =
-            self.0.iter().any(|grant| grant.port == port && grant.host.eq_ignore_ascii_case(host));
-        if !granted {
-            return Ok(Vec::new());
+        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
+        let address: Option<IpAddr> = host.parse().ok();
+        let granted = self.0.iter().filter(|grant| grant.port == port).any(|grant| {
+            match (address, grant.address()) {
+                (Some(address), Some(granted)) => address.to_canonical() == granted.to_canonical(),
+                _ => grant.host.eq_ignore_ascii_case(host),
+            }
+        });
+        match (granted, address) {
+            (false, _) => Ok(Vec::new()),
+            (true, Some(address)) => Ok(vec![SocketAddr::new(address, port)]),
+            (true, None) => {
+                Ok(lookup(host).await?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+            }
         }
-        Ok(tokio::net::lookup_host((host, port)).await?.collect())
     }
 
     /// Tells whether the guest may connect to `peer`: an address that is granted,
@@ -161,13 +170,25 @@ impl NetPolicy {
 
 /// Tells whether `host` stands for `ip` now.
 async fn names(host: &str, ip: IpAddr) -> bool {
-    match tokio::net::lookup_host((host, 0)).await {
-        Ok(mut addresses) => addresses.any(|address| address.ip().to_canonical() == ip),
+    match lookup(host).await {
+        Ok(addresses) => addresses.iter().any(|address| address.to_canonical() == ip),
         Err(error) => {
             tracing::debug!(host, %error, "a granted host name cannot be resolved");
             false
         }
     }
+}
+
+/// How long a name may take to resolve. A resolver that is slower than that
+/// holds a thread of everybody's.
+const LOOKUP: Duration = Duration::from_secs(10);
+
+/// Returns the addresses that a name stands for now.
+pub(crate) async fn lookup(name: &str) -> io::Result<Vec<IpAddr>> {
+    let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((name, 0)))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    Ok(found.map(|address| address.ip()).collect())
 }
 
 #[cfg(test)]
@@ -194,6 +215,7 @@ mod tests {
         assert!(policy.may_resolve("LOCALHOST") && policy.may_resolve("localhost."));
         assert!(!policy.may_resolve("secret.example.com"));
         assert!(policy.resolve("localhost", 80).await.unwrap().is_empty(), "another port");
+        assert!(!policy.resolve("localhost.", 81).await.unwrap().is_empty());
         assert!(!policy.resolve("localhost", 81).await.unwrap().is_empty());
     }
 

@@ -22,10 +22,10 @@ use crate::{
     component::{Component, Entry, Loaded},
     driver::{HangUp, Metered, drive},
     grant::OpenGrant,
-    limits::{Bytes, Limits},
+    limits::{Bytes, Exceeded, Limits},
     link::{Call, Link},
     store::{Guest, Recipe, Stdio},
-    trap,
+    text, trap,
 };
 
 /// A component with what one start binds to it: the producer of one task, or of
@@ -103,7 +103,7 @@ async fn start(
             Bytes(limits.input as u64)
         )));
     }
-    component.check_input(&request.input).map_err(Refusal::InvalidInput)?;
+    component.check_input(&request.input).await?;
 
     let is_command = matches!(component.entry, Entry::Command { .. });
     let link = Arc::new(Link::new(host.clone(), is_command));
@@ -130,23 +130,13 @@ async fn start(
 
     let started = {
         let entering = pin!(enter(&component, &mut store, &link, request));
-        Metered { guest: entering, link: &link }.await
+        Metered { guest: entering, link: &link, polled: component.engine.polled() }.await
     };
     let entered = match started {
         Ok(entered) => entered?,
         Err(error) => {
-            if trap::is_capacity(&error) {
-                return Err(Refusal::Unavailable(format!(
-                    "the host holds {} instances, as many as it can; end some, or raise `instances`",
-                    component.engine.capacity()
-                )));
-            }
-            let why = trap::because(&error, store.data().meter.exceeded(&error));
             tracing::debug!(kind = %component.kind, ?error, "a start failed");
-            return Err(match link.call() {
-                Call::Run => Refusal::Broken(format!("trap in run: {why}")),
-                _ => Refusal::Unavailable(format!("cannot be instantiated: {why}")),
-            });
+            return Err(refusal(&component, &error, store.data(), link.call()));
         }
     };
     let reach = Reach {
@@ -156,9 +146,32 @@ async fn start(
     };
     Ok(Run {
         control: Arc::new(reach),
-        done: Box::pin(drive(store, entered, limits, HangUp(link))),
+        done: Box::pin(drive(store, entered, limits, component.engine.polled(), HangUp(link))),
         on_drop: OnDrop::ReleasesAll,
     })
+}
+
+/// Says why a component could not be started, and whether trying again may help.
+fn refusal(component: &Loaded, error: &wasmtime::Error, guest: &Guest, call: Call) -> Refusal {
+    let engine = &component.engine;
+    if trap::is_capacity(error) && engine.instances() > engine.capacity() as usize {
+        return Refusal::Unavailable(format!(
+            "the host holds {} instances, as many as it can; end some, or raise `instances`",
+            engine.capacity()
+        ));
+    }
+    let exceeded = guest.meter.exceeded(error);
+    let why = trap::because(error, exceeded);
+    match (call, exceeded) {
+        (Call::Run, _) => Refusal::Broken(format!("trap in run: {why}")),
+        (_, Some(Exceeded::Memory(_) | Exceeded::Tables(_))) => {
+            Refusal::NotGranted(format!("cannot be instantiated: {why}"))
+        }
+        _ if trap::is_capacity(error) || exceeded.is_some() => {
+            Refusal::Unavailable(format!("cannot be instantiated now: {why}"))
+        }
+        _ => Refusal::Broken(format!("cannot be instantiated: {why}")),
+    }
 }
 
 /// An instance whose work has been started.
@@ -212,9 +225,18 @@ async fn enter(
                 .await??;
             Ok(match answer {
                 Ok(()) => Ok(Entered::Producer { lifecycle, output, manner: *manner }),
-                Err(refusal) => Err(refusal.into()),
+                Err(refusal) => Err(bounded(refusal.into())),
             })
         }
+    }
+}
+
+/// Bounds the words of a guest: they are shown to people in one line.
+fn bounded(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::InvalidInput(why) => Refusal::InvalidInput(text::line(&why)),
+        Refusal::Unavailable(why) => Refusal::Unavailable(text::line(&why)),
+        other @ (Refusal::NotGranted(_) | Refusal::Broken(_)) => other,
     }
 }
 

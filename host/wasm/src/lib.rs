@@ -21,6 +21,7 @@ mod link;
 mod policy;
 mod signal;
 mod store;
+mod text;
 mod trap;
 
 pub use self::{

@@ -4,7 +4,7 @@
 //! wasmtime asks about while the guest runs; deadlines are the driver's.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,7 +14,7 @@ use std::{
 
 use wasmtime::ResourceLimiter;
 
-use crate::trap;
+use crate::{engine, trap};
 
 const MIB: u64 = 1 << 20;
 
@@ -37,6 +37,11 @@ pub struct Limits {
     /// What one call of the guest into the host, or one result, may make the
     /// host allocate, in bytes.
     pub host_call: usize,
+    /// Files and folders that are open at a time.
+    pub open_files: usize,
+    /// Objects that the host keeps for the guest at a time: open files, sockets,
+    /// streams, requests and the like.
+    pub host_objects: usize,
 }
 
 impl Default for Limits {
@@ -51,6 +56,10 @@ impl Default for Limits {
             input: 8 << 20,
             // Room for a final output at its limit beside the rest of an outcome.
             host_call: 16 << 20,
+            // A quarter of what a process may usually open.
+            open_files: 256,
+            // The largest, an HTTP body, holds 128 KiB; that many hold 128 MiB.
+            host_objects: 1024,
         }
     }
 }
@@ -64,6 +73,7 @@ pub(crate) enum Exceeded {
     Deadline(Duration),
     Cpu(Duration),
     HostCall(u64),
+    HostObjects(u64),
 }
 
 impl fmt::Display for Exceeded {
@@ -77,6 +87,7 @@ impl fmt::Display for Exceeded {
             ),
             Self::Tables(limit) => write!(f, "table limit of {limit} elements reached"),
             Self::Deadline(limit) => write!(f, "deadline of {limit:?} exceeded"),
+            Self::HostObjects(limit) => write!(f, "limit of {limit} host objects reached"),
             Self::HostCall(limit) => {
                 write!(f, "limit of {} for what one call may hand over exceeded", Bytes(*limit))
             }
@@ -135,9 +146,9 @@ pub(crate) struct Meter {
     limits: Limits,
     all: Arc<GuestMemory>,
     memory: u64,
-    /// Grows that were allowed but may still fail; wasmtime tells by calling
-    /// `memory_grow_failed` before anything else is asked.
+    /// What the last grow took, until it is known that it did not fail.
     last_grow: u64,
+    last_table_grow: u64,
     peak: Arc<AtomicU64>,
     elements: u64,
     exceeded: Option<Exceeded>,
@@ -146,15 +157,27 @@ pub(crate) struct Meter {
 impl Meter {
     /// Returns a meter that writes the peak of linear memory to `peak`, in bytes.
     pub(crate) fn new(limits: Limits, all: Arc<GuestMemory>, peak: Arc<AtomicU64>) -> Self {
-        Self { limits, all, memory: 0, last_grow: 0, peak, elements: 0, exceeded: None }
+        Self {
+            limits,
+            all,
+            memory: 0,
+            last_grow: 0,
+            last_table_grow: 0,
+            peak,
+            elements: 0,
+            exceeded: None,
+        }
     }
 
     /// Returns the limit that was hit before the error or by it, if one was.
     pub(crate) fn exceeded(&self, error: &wasmtime::Error) -> Option<Exceeded> {
-        match trap::is_host_call_limit(error) {
-            true => Some(Exceeded::HostCall(self.limits.host_call as u64)),
-            false => self.exceeded,
+        if trap::is_host_call_limit(error) {
+            return Some(Exceeded::HostCall(self.limits.host_call as u64));
         }
+        if trap::is_table_full(error) {
+            return Some(Exceeded::HostObjects(self.limits.host_objects as u64));
+        }
+        self.exceeded
     }
 
     fn refuse(&mut self, limit: Exceeded) -> wasmtime::Result<bool> {
@@ -187,12 +210,14 @@ impl ResourceLimiter for Meter {
         }
         self.memory = total;
         self.last_grow = more;
+        // It lives with what it has, so what comes later has another cause.
+        self.exceeded = None;
         self.peak.fetch_max(total, Ordering::Relaxed);
         Ok(true)
     }
 
     fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
-        let undone = std::mem::take(&mut self.last_grow);
+        let undone = mem::take(&mut self.last_grow);
         self.memory -= undone;
         self.all.give_back(undone);
         Ok(())
@@ -204,12 +229,32 @@ impl ResourceLimiter for Meter {
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let total = self.elements.saturating_add(desired.saturating_sub(current) as u64);
+        let more = desired.saturating_sub(current) as u64;
+        self.last_table_grow = 0;
+        let total = self.elements.saturating_add(more);
         if total > self.limits.table_elements {
             return self.refuse(Exceeded::Tables(self.limits.table_elements));
         }
         self.elements = total;
+        self.last_table_grow = more;
         Ok(true)
+    }
+
+    fn table_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.elements -= mem::take(&mut self.last_table_grow);
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        engine::CORE_INSTANCES as usize
+    }
+
+    fn memories(&self) -> usize {
+        engine::MEMORIES as usize
+    }
+
+    fn tables(&self) -> usize {
+        engine::TABLES as usize
     }
 }
 

@@ -1,14 +1,17 @@
 //! Where the driver of a task, its control handle and its guest's imports meet.
 
 use std::{
+    future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use backlot_registry::{Agreed, Channel, Outcome, StopRefusal, TaskHost, Usage};
+use futures::task::AtomicWaker;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::signal::Signal;
@@ -42,10 +45,12 @@ pub(crate) struct Link {
     pub(crate) host: TaskHost,
     state: Mutex<State>,
     /// Wakes the conversation with the guest when there is something to ask.
-    wake: Notify,
+    waker: AtomicWaker,
     /// Wakes everybody who waits for the guest to be told of a stop.
     told: Notify,
     drain_wanted: AtomicBool,
+    /// Whether the last drain has taken all that the guest held.
+    dry: AtomicBool,
     /// The driver is gone: nothing that is asked for will be answered.
     ended: AtomicBool,
     is_command: bool,
@@ -68,9 +73,10 @@ impl Link {
         Self {
             host,
             state: Mutex::default(),
-            wake: Notify::new(),
+            waker: AtomicWaker::new(),
             told: Notify::new(),
             drain_wanted: AtomicBool::new(false),
+            dry: AtomicBool::new(true),
             ended: AtomicBool::new(false),
             is_command,
             drains: watch::Sender::new(0),
@@ -95,7 +101,7 @@ impl Link {
             state.signal.ask(reason);
             state.cancel = Some(reply);
         }
-        self.wake.notify_one();
+        self.waker.wake();
         tokio::select! {
             // The guest is dropped while it is being asked only when it traps then.
             answer = answer => answer.unwrap_or_else(|_| {
@@ -112,6 +118,7 @@ impl Link {
             return;
         }
         self.want_drain();
+        self.waker.wake();
         // Fails only when the link is gone, and it is borrowed here.
         let _ = drains.changed().await;
     }
@@ -148,9 +155,20 @@ impl Link {
 
     // What the driver does.
 
-    /// Resolves when somebody may want something of the guest.
-    pub(crate) async fn woken(&self) {
-        self.wake.notified().await;
+    /// Resolves when somebody wants something of the guest.
+    pub(crate) async fn wanted(&self) {
+        poll_fn(|cx| {
+            self.waker.register(cx.waker());
+            match self.is_wanted() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.is_drain_wanted() || self.state().cancel.is_some()
     }
 
     /// Takes the stop that was asked for, if one was, and its reason.
@@ -161,21 +179,33 @@ impl Link {
         Some((reason, CancelReply { link: self, reply }))
     }
 
+    /// Asks for a drain. The conversation sees it when it is polled next.
     pub(crate) fn want_drain(&self) {
         self.drain_wanted.store(true, Ordering::Release);
-        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_drain_wanted(&self) -> bool {
+        self.drain_wanted.load(Ordering::Acquire)
     }
 
     pub(crate) fn take_drain(&self) -> bool {
         self.drain_wanted.swap(false, Ordering::AcqRel)
     }
 
-    pub(crate) fn drained(&self) {
+    /// Notes that a drain was finished, and whether the guest ran dry.
+    pub(crate) fn drained(&self, dry: bool) {
+        self.dry.store(dry, Ordering::Relaxed);
         self.drains.send_modify(|drains| *drains += 1);
     }
 
+    /// Returns how many drains were finished.
     pub(crate) fn drains(&self) -> u64 {
         *self.drains.borrow()
+    }
+
+    /// Tells whether the last drain has taken all that the guest held.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.dry.load(Ordering::Relaxed)
     }
 
     pub(crate) fn enter(&self, call: Call) {
@@ -219,7 +249,7 @@ impl Link {
     /// stop hears of the end from the task itself.
     pub(crate) fn hang_up(&self) {
         self.ended.store(true, Ordering::Release);
-        self.drained();
+        self.drained(true);
     }
 
     pub(crate) fn add_cpu(&self, spent: Duration) {

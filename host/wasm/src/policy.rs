@@ -72,9 +72,10 @@ pub enum GrantError {
     /// The text does not describe a folder.
     #[error("`{0}` is not a folder grant: {1}; write HOST[::GUEST][:ro|rw]")]
     Dir(String, &'static str),
-    /// The text does not describe a variable. The value is not repeated.
-    #[error("`{0}` is not a variable grant: {1}; write NAME=VALUE")]
-    Env(String, &'static str),
+    /// The text does not describe a variable. Nothing of it is repeated: any
+    /// part can be the secret.
+    #[error("a variable grant cannot be read: {0}; write NAME=VALUE")]
+    Env(&'static str),
     /// The text does not describe a peer.
     #[error("`{0}` is not a network grant: {1}; write HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Net(String, &'static str),
@@ -87,22 +88,39 @@ impl FromStr for DirGrant {
     /// path unless another is given, and may only read unless `rw` is given.
     fn from_str(text: &str) -> Result<Self, GrantError> {
         let fail = |why| GrantError::Dir(text.to_owned(), why);
-        let (paths, access) = match text.rsplit_once(':') {
-            Some((paths, "ro")) => (paths, Access::ReadOnly),
-            Some((paths, "rw")) => (paths, Access::ReadWrite),
-            _ => (text, Access::ReadOnly),
+        let (paths, access) = suffix(text).unwrap_or((text, Access::ReadOnly));
+        // `HOST::ro` leaves out the path between, and not the colon before it.
+        let (host, guest) = match paths.strip_suffix(':') {
+            Some(host) if paths.len() < text.len() => (host, ""),
+            _ => paths.split_once("::").unwrap_or((paths, paths)),
         };
-        let (host, guest) = paths.split_once("::").unwrap_or((paths, paths));
         if host.is_empty() {
             return Err(fail("the host folder is missing"));
         }
         if guest.is_empty() {
-            return Err(fail("the guest path is missing"));
+            return Err(fail("the guest path is missing (HOST:ro or HOST::GUEST:ro)"));
+        }
+        if suffix(host).or(suffix(guest)).is_some() {
+            return Err(fail("`:ro` or `:rw` stands once, at the end"));
         }
         if text.contains('\0') {
             return Err(fail("paths have no NUL"));
         }
+        // `/d` and `/d/` are one folder.
+        let guest = match guest.trim_end_matches('/') {
+            "" => "/",
+            guest => guest,
+        };
         Ok(Self { host: PathBuf::from(host), guest: guest.to_owned(), access })
+    }
+}
+
+/// Returns what stands before the access, and the access.
+fn suffix(text: &str) -> Option<(&str, Access)> {
+    match text.rsplit_once(':')? {
+        (paths, "ro") => Some((paths, Access::ReadOnly)),
+        (paths, "rw") => Some((paths, Access::ReadWrite)),
+        _ => None,
     }
 }
 
@@ -110,16 +128,12 @@ impl FromStr for EnvGrant {
     type Err = GrantError;
 
     fn from_str(text: &str) -> Result<Self, GrantError> {
-        let Some((name, value)) = text.split_once('=') else {
-            return Err(GrantError::Env(text.to_owned(), "the `=` is missing"));
-        };
-        if name.is_empty() {
-            return Err(GrantError::Env("=…".to_owned(), "the name is missing"));
+        match text.split_once('=') {
+            None => Err(GrantError::Env("the `=` is missing")),
+            Some(("", _)) => Err(GrantError::Env("the name is missing")),
+            Some(_) if text.contains('\0') => Err(GrantError::Env("variables have no NUL")),
+            Some((name, value)) => Ok(Self { name: name.to_owned(), value: value.to_owned() }),
         }
-        if text.contains('\0') {
-            return Err(GrantError::Env(name.replace('\0', "␀"), "variables have no NUL"));
-        }
-        Ok(Self { name: name.to_owned(), value: value.to_owned() })
     }
 }
 
@@ -169,11 +183,28 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_path_is_the_same_with_a_slash_at_its_end() {
+        assert_eq!(dir("/a::/d/").1, "/d");
+        assert_eq!(dir("/a//:rw").1, "/a");
+        assert_eq!(dir("/a::/").1, "/");
+        assert_eq!(dir("/::/d//:ro"), ("/".into(), "/d".into(), Access::ReadOnly));
+    }
+
+    #[test]
     fn malformed_folders_say_what_is_missing() {
+        let no_guest = "the guest path is missing (HOST:ro or HOST::GUEST:ro)";
+        let twice = "`:ro` or `:rw` stands once, at the end";
         for (text, why) in [
             ("", "the host folder is missing"),
             ("::/b", "the host folder is missing"),
-            ("/a::", "the guest path is missing"),
+            ("::ro", "the host folder is missing"),
+            ("/a::", no_guest),
+            ("/a::ro", no_guest),
+            ("/a:::rw", no_guest),
+            ("/a::/b:rw:ro", twice),
+            ("/a:ro:ro", twice),
+            ("/a:rw::/b", twice),
+            ("/a:rw::/b:ro", twice),
             ("/a::/b\0", "paths have no NUL"),
         ] {
             assert_eq!(text.parse::<DirGrant>(), Err(GrantError::Dir(text.into(), why)));
@@ -192,8 +223,9 @@ mod tests {
     fn a_value_shows_in_no_error_and_no_debug_output() {
         let grant: EnvGrant = "TOKEN=hunter2".parse().unwrap();
         assert!(!format!("{grant:?}").contains("hunter2"));
-        for text in ["=hunter2", "A\0=hunter2"] {
-            assert!(!text.parse::<EnvGrant>().unwrap_err().to_string().contains("hunter2"));
+        for text in ["hunter2", "=hunter2", "A\0=hunter2"] {
+            let error = text.parse::<EnvGrant>().unwrap_err().to_string();
+            assert!(!error.contains("hunter2") && error.contains("NAME=VALUE"), "{error}");
         }
     }
 

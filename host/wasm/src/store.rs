@@ -3,13 +3,14 @@
 use std::sync::{Arc, atomic::AtomicU64};
 
 use backlot_registry::{Channel, TaskHost};
+use tokio::sync::Semaphore;
 use wasmtime::{Store, UpdateDeadline, component::ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView, p2::pipe::MemoryInputPipe};
 
 use crate::{
     engine::{Engine, LiveStore},
     grant::OpenGrant,
-    imports::{http::Http, stdio::SpoolStream},
+    imports::{files::OpenFiles, http::Http, stdio::SpoolStream},
     limits::{Limits, Meter},
     link::Link,
 };
@@ -20,6 +21,9 @@ pub(crate) struct Guest {
     pub(crate) table: ResourceTable,
     pub(crate) http: Http,
     pub(crate) grant: OpenGrant,
+    pub(crate) files: OpenFiles,
+    /// Turns at looking up names: enough for a client that tries two families.
+    pub(crate) lookups: Arc<Semaphore>,
     pub(crate) meter: Meter,
     /// Where the driver and the guest meet; absent where there is no task.
     pub(crate) link: Option<Arc<Link>>,
@@ -67,11 +71,17 @@ impl Recipe<'_> {
             wasi.env(&variable.name, &variable.value);
         }
         self.grant.net().apply(&mut wasi);
+        // Random bytes are made on the guests' threads, without a pause.
+        wasi.max_random_size(1 << 20);
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(self.limits.host_objects);
         let guest = Guest {
             wasi: wasi.build(),
-            table: ResourceTable::new(),
+            table,
             http: Http::new(self.grant.net().clone()),
             grant: self.grant.clone(),
+            files: OpenFiles::new(self.limits.open_files),
+            lookups: Arc::new(Semaphore::new(2)),
             meter: Meter::new(self.limits, Arc::clone(engine.memory()), self.peak),
             link: self.link,
             _live: engine.count_store(),
@@ -79,6 +89,8 @@ impl Recipe<'_> {
         let mut store = Store::new(engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.meter);
         store.set_hostcall_fuel(self.limits.host_call);
+        // A guest's own handles; each costs the host some tens of bytes.
+        store.set_max_component_handles(10 * self.limits.host_objects);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
         store

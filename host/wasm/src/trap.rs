@@ -1,6 +1,6 @@
 //! Errors of wasmtime in one line, for people.
 
-use wasmtime_wasi::I32Exit;
+use wasmtime_wasi::{I32Exit, ResourceTableError};
 
 use crate::limits::Exceeded;
 
@@ -13,6 +13,11 @@ pub(crate) fn exit_code(error: &wasmtime::Error) -> Option<i32> {
 /// keeps the error's type to itself, so its text has to do.
 pub(crate) fn is_host_call_limit(error: &wasmtime::Error) -> bool {
     error.root_cause().to_string().starts_with("too much data is being copied")
+}
+
+/// Tells whether the host keeps as many objects for a guest as it may.
+pub(crate) fn is_table_full(error: &wasmtime::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ResourceTableError::Full))
 }
 
 /// Tells whether there was no room for one more instance.

@@ -1,5 +1,5 @@
-//! Fetches a URL over WASI 0.2 HTTP and prints the status and the body, or the
-//! error.
+//! Fetches URLs over WASI 0.2 HTTP and prints the status and the body of each, or
+//! the error. `--hoard` makes requests without end and sends none.
 
 use std::io::{Read as _, Write as _};
 
@@ -11,6 +11,9 @@ use wasip2::http::{
 fn main() -> std::io::Result<()> {
     let out = &mut std::io::stdout();
     for url in std::env::args().skip(1) {
+        if url == "--hoard" {
+            hoard();
+        }
         match fetch(&url) {
             Ok((status, body)) => {
                 writeln!(out, "{status} {url}: {}", String::from_utf8_lossy(&body))?;
@@ -19,6 +22,19 @@ fn main() -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn hoard() {
+    let mut requests = Vec::new();
+    loop {
+        let request = OutgoingRequest::new(Fields::new());
+        if let Ok(body) = request.body()
+            && let Ok(stream) = body.write()
+        {
+            let _ = stream.write(&[0; 1 << 10]);
+        }
+        requests.push(request);
+    }
 }
 
 fn fetch(url: &str) -> Result<(u16, Vec<u8>), ErrorCode> {

@@ -19,6 +19,7 @@
 //! paths PATH...            tries to read each path, and prints what came of it
 //! escape DIR               tries to leave DIR in many ways, and prints what came of each
 //! dial HOST:PORT...        tries to connect to each, and prints what came of it
+//! hoard PATH COUNT         opens a path so many times, and prints how often it could
 //! open PATH                opens a path for reading, as a blocking call
 //! ```
 
@@ -128,6 +129,14 @@ fn main() -> io::Result<()> {
                 }
             }
             Ok(())
+        }
+        ["hoard", path, count] => {
+            let opened: Result<Vec<_>, _> =
+                (0..number(count)).map(|_| fs::File::open(path)).collect();
+            match opened {
+                Ok(files) => writeln!(out, "opened {}", files.len()),
+                Err(error) => writeln!(out, "refused: {error}"),
+            }
         }
         ["open", path] => match fs::File::open(path) {
             Ok(_) => writeln!(out, "opened {path}"),

@@ -1,14 +1,20 @@
-//! `wasi:filesystem/types.open-at`: regular files and folders only.
+//! `wasi:filesystem/types`: regular files and folders only, and not too many.
 //!
 //! Opening a FIFO blocks its thread until somebody opens the other end, and
 //! neither a socket nor a device is part of what a folder grant is for. So
-//! files are opened without blocking, and what turns out to be anything else is
-//! closed again and refused.
+//! whatever has to open a path does it without blocking, and what turns out to
+//! be anything else is closed again and refused.
 
-use std::{io, os::fd::AsFd, path::Path};
+use std::{
+    io,
+    os::fd::AsFd,
+    path::Path,
+    sync::{Arc, Weak},
+    time::{Duration, SystemTime},
+};
 
 use cap_fs_ext::{OpenOptionsFollowExt as _, OpenOptionsMaybeDirExt as _};
-use cap_primitives::fs::{FollowSymlinks, OpenOptions, OpenOptionsExt as _};
+use cap_primitives::fs::{FollowSymlinks, OpenOptions, OpenOptionsExt as _, SystemTimeSpec};
 use wasmtime::{
     StoreContextMut,
     component::{Accessor, Linker, Resource},
@@ -24,6 +30,7 @@ use wasmtime_wasi::{
 use crate::store::Guest;
 
 const OPEN_AT: &str = "[method]descriptor.open-at";
+const SET_TIMES_AT: &str = "[method]descriptor.set-times-at";
 
 type Params2 = (Resource<Descriptor>, p2::PathFlags, String, p2::OpenFlags, p2::DescriptorFlags);
 type Params3 = (Resource<Descriptor>, p3::PathFlags, String, p3::OpenFlags, p3::DescriptorFlags);
@@ -31,12 +38,12 @@ type Answer2 = (Result<Resource<Descriptor>, p2::ErrorCode>,);
 type Answer3 = (Result<Resource<Descriptor>, p3::ErrorCode>,);
 
 pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    linker
-        .instance("wasi:filesystem/types@0.2.12")?
-        .func_wrap_async(OPEN_AT, |store, params| Box::new(open2(store, params)))?;
-    linker
-        .instance("wasi:filesystem/types@0.3.0")?
-        .func_wrap_concurrent(OPEN_AT, |guest, params| Box::pin(open3(guest, params)))
+    let mut p2 = linker.instance("wasi:filesystem/types@0.2.12")?;
+    p2.func_wrap_async(OPEN_AT, |store, params| Box::new(open2(store, params)))?;
+    p2.func_wrap_async(SET_TIMES_AT, |store, params| Box::new(set_times2(store, params)))?;
+    let mut p3 = linker.instance("wasi:filesystem/types@0.3.0")?;
+    p3.func_wrap_concurrent(OPEN_AT, |guest, params| Box::pin(open3(guest, params)))?;
+    p3.func_wrap_concurrent(SET_TIMES_AT, |guest, params| Box::pin(set_times3(guest, params)))
 }
 
 async fn open2(
@@ -60,8 +67,16 @@ async fn open2(
     let Descriptor::Dir(dir) = store.data().table.get(&fd)? else {
         return Ok((Err(p2::ErrorCode::NotDirectory),));
     };
-    let answer = match open.at(dir.clone(), path).await? {
-        Ok(opened) => Ok(store.data_mut().table.push(opened)?),
+    let dir = dir.clone();
+    if !store.data_mut().files.has_room() {
+        return Ok((Err(p2::ErrorCode::Quota),));
+    }
+    let answer = match open.at(dir, path).await? {
+        Ok(opened) => {
+            let guest = store.data_mut();
+            guest.files.count(&opened);
+            Ok(guest.table.push(opened)?)
+        }
         Err(Refused::Invalid) => Err(p2::ErrorCode::Invalid),
         Err(Refused::NotDirectory) => Err(p2::ErrorCode::NotDirectory),
         Err(Refused::NotPermitted) => Err(p2::ErrorCode::NotPermitted),
@@ -95,8 +110,15 @@ async fn open3(
         Err(error) => Err(error),
     })?;
     let Some(dir) = dir else { return Ok((Err(p3::ErrorCode::NotDirectory),)) };
+    if !accessor.with(|mut access| access.get().files.has_room()) {
+        return Ok((Err(p3::ErrorCode::Quota),));
+    }
     let answer = match open.at(dir, path).await? {
-        Ok(opened) => Ok(accessor.with(|mut access| access.get().table.push(opened))?),
+        Ok(opened) => Ok(accessor.with(|mut access| {
+            let guest = access.get();
+            guest.files.count(&opened);
+            guest.table.push(opened)
+        })?),
         Err(Refused::Invalid) => Err(p3::ErrorCode::Invalid),
         Err(Refused::NotDirectory) => Err(p3::ErrorCode::NotDirectory),
         Err(Refused::NotPermitted) => Err(p3::ErrorCode::NotPermitted),
@@ -107,7 +129,7 @@ async fn open3(
 }
 
 /// What a guest asks for when it opens a path.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Open {
     follow: bool,
     create: bool,
@@ -179,6 +201,166 @@ impl Open {
                 Ok(Descriptor::File(File::new(opened, dir.perms, mode, false)))
             }
             _ => Err(Refused::NotPermitted),
+        }
+    }
+}
+
+/// The files and folders that one guest holds open.
+///
+/// wasmtime-wasi keeps them; here they are only counted.
+pub(crate) struct OpenFiles {
+    limit: usize,
+    opened: Vec<Weak<std::fs::File>>,
+}
+
+impl OpenFiles {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, opened: Vec::new() }
+    }
+
+    fn has_room(&mut self) -> bool {
+        if self.opened.len() >= self.limit {
+            self.opened.retain(|file| file.strong_count() > 0);
+        }
+        self.opened.len() < self.limit
+    }
+
+    fn count(&mut self, opened: &Descriptor) {
+        self.opened.push(Arc::downgrade(match opened {
+            Descriptor::File(file) => &file.file,
+            Descriptor::Dir(dir) => &dir.dir,
+        }));
+    }
+}
+
+type Times2 = (Resource<Descriptor>, p2::PathFlags, String, p2::NewTimestamp, p2::NewTimestamp);
+type Times3 = (Resource<Descriptor>, p3::PathFlags, String, p3::NewTimestamp, p3::NewTimestamp);
+
+async fn set_times2(
+    store: StoreContextMut<'_, Guest>,
+    (fd, path_flags, path, accessed, modified): Times2,
+) -> wasmtime::Result<(Result<(), p2::ErrorCode>,)> {
+    let stamp = |stamp| match stamp {
+        p2::NewTimestamp::NoChange => Stamp::Keep,
+        p2::NewTimestamp::Now => Stamp::Now,
+        p2::NewTimestamp::Timestamp(at) => {
+            Stamp::At(at.seconds.try_into().unwrap_or(i64::MAX), at.nanoseconds)
+        }
+    };
+    let times = Times {
+        follow: path_flags.contains(p2::PathFlags::SYMLINK_FOLLOW),
+        accessed: stamp(accessed),
+        modified: stamp(modified),
+    };
+    let Descriptor::Dir(dir) = store.data().table.get(&fd)? else {
+        return Ok((Err(p2::ErrorCode::NotDirectory),));
+    };
+    Ok((match times.at(dir.clone(), path).await? {
+        Ok(()) => Ok(()),
+        Err(Refused::Io(error)) => Err(p2::ErrorCode::from(&error)),
+        Err(_) => Err(p2::ErrorCode::NotPermitted),
+    },))
+}
+
+async fn set_times3(
+    accessor: &Accessor<Guest>,
+    (fd, path_flags, path, accessed, modified): Times3,
+) -> wasmtime::Result<(Result<(), p3::ErrorCode>,)> {
+    let stamp = |stamp| match stamp {
+        p3::NewTimestamp::NoChange => Stamp::Keep,
+        p3::NewTimestamp::Now => Stamp::Now,
+        p3::NewTimestamp::Timestamp(at) => Stamp::At(at.seconds, at.nanoseconds),
+    };
+    let times = Times {
+        follow: path_flags.contains(p3::PathFlags::SYMLINK_FOLLOW),
+        accessed: stamp(accessed),
+        modified: stamp(modified),
+    };
+    let dir = accessor.with(|mut access| match access.get().table.get(&fd) {
+        Ok(Descriptor::Dir(dir)) => Ok(Some(dir.clone())),
+        Ok(Descriptor::File(_)) => Ok(None),
+        Err(error) => Err(error),
+    })?;
+    let Some(dir) = dir else { return Ok((Err(p3::ErrorCode::NotDirectory),)) };
+    Ok((match times.at(dir, path).await? {
+        Ok(()) => Ok(()),
+        Err(Refused::Io(error)) => Err(p3::ErrorCode::from(&error)),
+        Err(_) => Err(p3::ErrorCode::NotPermitted),
+    },))
+}
+
+/// The times that a guest gives to a path.
+#[derive(Clone, Copy)]
+struct Times {
+    follow: bool,
+    accessed: Stamp,
+    modified: Stamp,
+}
+
+#[derive(Clone, Copy)]
+enum Stamp {
+    Keep,
+    Now,
+    /// Seconds since the epoch, and nanoseconds.
+    At(i64, u32),
+}
+
+impl Times {
+    async fn at(self, dir: Dir, path: String) -> wasmtime::Result<Result<(), Refused>> {
+        tokio::task::spawn_blocking(move || self.now(&dir, Path::new(&path)))
+            .await
+            .context("the times of a file could not be set")
+    }
+
+    fn now(self, dir: &Dir, path: &Path) -> Result<(), Refused> {
+        if dir.perms == FsPerms::ReadOnly {
+            return Err(Refused::NotPermitted);
+        }
+        if !self.follow {
+            let (accessed, modified) = (self.accessed.spec()?, self.modified.spec()?);
+            return cap_primitives::fs::set_times_nofollow(&dir.dir, path, accessed, modified)
+                .map_err(Refused::Io);
+        }
+        let opened = Open { follow: true, read: true, ..Open::default() }.now(dir, path)?;
+        let file = match &opened {
+            Descriptor::File(file) => &file.file,
+            Descriptor::Dir(dir) => &dir.dir,
+        };
+        let times = rustix::fs::Timestamps {
+            last_access: self.accessed.timespec(),
+            last_modification: self.modified.timespec(),
+        };
+        rustix::fs::futimens(file, &times).map_err(|errno| Refused::Io(errno.into()))
+    }
+}
+
+impl Stamp {
+    fn timespec(self) -> rustix::fs::Timespec {
+        match self {
+            Self::Keep => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            Self::Now => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+            Self::At(tv_sec, nanoseconds) => {
+                rustix::fs::Timespec { tv_sec, tv_nsec: nanoseconds.into() }
+            }
+        }
+    }
+
+    fn spec(self) -> Result<Option<SystemTimeSpec>, Refused> {
+        let invalid = || Refused::Io(io::ErrorKind::InvalidInput.into());
+        match self {
+            Self::Keep => Ok(None),
+            Self::Now => Ok(Some(SystemTimeSpec::SymbolicNow)),
+            Self::At(seconds, nanoseconds) => {
+                let whole = Duration::from_secs(seconds.unsigned_abs());
+                let whole = match seconds < 0 {
+                    true => SystemTime::UNIX_EPOCH.checked_sub(whole),
+                    false => SystemTime::UNIX_EPOCH.checked_add(whole),
+                };
+                let at = whole
+                    .and_then(|at| at.checked_add(Duration::from_nanos(nanoseconds.into())))
+                    .ok_or_else(invalid)?;
+                Ok(Some(SystemTimeSpec::Absolute(cap_primitives::time::SystemTime::from_std(at))))
+            }
         }
     }
 }

@@ -31,8 +31,14 @@ use wasmtime_wasi_http::{
 
 use crate::{grant::NetPolicy, store::Guest};
 
-/// How long a step of a request may take when the guest names no time.
+/// How long a step of a request may take when the guest names no time: what
+/// wasmtime-wasi-http allows. A deadline of the task ends it sooner.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// The headers of one message. Servers take 8 to 16 KiB.
+const FIELD_BYTES: usize = 16 << 10;
+/// What one write to a body may bring. Two of them are held for each body that a
+/// guest has made, whether or not it is ever sent.
+const CHUNK_BYTES: usize = 64 << 10;
 
 pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
@@ -42,7 +48,7 @@ pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 impl WasiHttpView for Guest {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
         WasiHttpCtxView {
-            hooks: &mut self.http.policy,
+            hooks: &mut self.http.sender,
             table: &mut self.table,
             ctx: &mut self.http.ctx,
         }
@@ -52,12 +58,14 @@ impl WasiHttpView for Guest {
 /// The HTTP side of one guest.
 pub(crate) struct Http {
     ctx: WasiHttpCtx,
-    policy: Sender,
+    sender: Sender,
 }
 
 impl Http {
     pub(crate) fn new(policy: NetPolicy) -> Self {
-        Self { ctx: WasiHttpCtx::new(), policy: Sender(policy) }
+        let mut ctx = WasiHttpCtx::new();
+        ctx.set_field_size_limit(FIELD_BYTES);
+        Self { ctx, sender: Sender(policy) }
     }
 }
 
@@ -75,6 +83,14 @@ impl WasiHttpHooks for Sender {
     ) -> Box<dyn Future<Output = Sent> + Send> {
         Box::new(send(self.0.clone(), request, options))
     }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
+    }
+
+    fn p3_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
+    }
 }
 
 async fn send(
@@ -88,7 +104,17 @@ async fn send(
     let tls = request.uri().scheme() != Some(&Scheme::HTTP);
     let authority = request.uri().authority().ok_or(Error::HttpRequestUriInvalid)?;
     let host = authority.host().to_owned();
-    let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+    let port = match (authority.port(), authority.port_u16()) {
+        (None, _) => {
+            if tls {
+                443
+            } else {
+                80
+            }
+        }
+        (Some(_), Some(port)) => port,
+        (Some(_), None) => return Err(Error::HttpRequestUriInvalid),
+    };
 
     let stream = timeout(option(|o| o.connect_timeout), connect(&policy, &host, port, tls))
         .await

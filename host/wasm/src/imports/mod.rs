@@ -6,6 +6,7 @@
 pub(crate) mod files;
 pub(crate) mod host;
 pub(crate) mod http;
+pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod preopens;
 pub(crate) mod stdio;
@@ -21,11 +22,21 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     wasmtime_wasi::p3::add_to_linker(&mut linker)?;
     http::add(&mut linker)?;
     host::add(&mut linker)?;
-    // What follows replaces single interfaces and functions of the above.
-    linker.allow_shadowing(true);
-    preopens::add(&mut linker)?;
-    names::add(&mut linker)?;
-    files::add(&mut linker)?;
-    linker.allow_shadowing(false);
+    // What follows replaces single interfaces and functions of the above. Under
+    // a name that is not there yet it would replace nothing, and the sandbox
+    // would be open; so each has to be in the way first.
+    for (name, add) in [
+        ("preopens", preopens::add as fn(&mut Linker<Guest>) -> wasmtime::Result<()>),
+        ("names", names::add),
+        ("files", files::add),
+        ("listing", listing::add),
+    ] {
+        if add(&mut linker).is_ok() {
+            return Err(wasmtime::format_err!("the import filter `{name}` filters nothing"));
+        }
+        linker.allow_shadowing(true);
+        add(&mut linker)?;
+        linker.allow_shadowing(false);
+    }
     Ok(linker)
 }
