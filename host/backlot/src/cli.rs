@@ -1,11 +1,28 @@
 //! The command line's own language, and the way from it to a command.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    convert::Infallible,
+    env,
+    ffi::OsString,
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
-use backlot_wasm::{DirGrant, EnvGrant, NetGrant};
+use backlot_wasm::{DirGrant, EnvGrant, GrantError, NetGrant};
 use clap::{Args, Parser, Subcommand};
 
-use crate::{commands, exit::Exit};
+use crate::{
+    commands::{self, Verb},
+    console::{Console, Writer},
+    exit::Exit,
+    render,
+};
+
+/// How long the process stays for a stderr that nobody reads, once it has
+/// nothing else to do: a reader that reads at all takes what is left in a moment.
+const FLUSH: Duration = Duration::from_millis(500);
 
 /// Run WebAssembly components as background work, sandboxed and stoppable.
 #[derive(Debug, Parser)]
@@ -19,15 +36,23 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// The folder whose <kind>.wasm files are the kinds
-    #[arg(long, global = true, value_name = "DIR", env = "BACKLOT_PLUGINS")]
-    pub(crate) plugins: Option<PathBuf>,
+    /// The folder whose <kind>.wasm files are the kinds [env: BACKLOT_PLUGINS]
+    #[arg(long, global = true, value_name = "DIR")]
+    plugins: Option<PathBuf>,
     /// Say less: no progress and no final line, only errors
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Say more; twice for the host's own debug log
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+}
+
+impl Common {
+    /// Returns the plugin folder that was named. An empty variable names none.
+    pub(crate) fn plugins(&self) -> Option<PathBuf> {
+        let variable = || env::var_os("BACKLOT_PLUGINS").filter(|folder| !folder.is_empty());
+        self.plugins.clone().or_else(|| variable().map(PathBuf::from))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,7 +68,9 @@ pub(crate) enum Command {
 /// folder, no environment variable, no network, no stdin.
 ///
 /// The first Ctrl-C (or SIGTERM) asks the task to stop and gives it the grace
-/// period; the second ends it at once.
+/// period; the second ends it at once. One that comes after the task's end, or
+/// the second, also ends a process whose output nobody reads; what was not read
+/// is lost.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 completed, 1 failed, 2 usage, 3 refused before starting, 4 killed.
@@ -61,11 +88,11 @@ Offsets count bytes. Text has U+FFFD for what is not UTF-8.")]
 pub(crate) struct Run {
     /// A kind of the plugin folder, or the path of a component file
     #[arg(value_name = "KIND|FILE.wasm")]
-    pub(crate) target: String,
+    pub(crate) target: OsString,
     /// The input: text, @FILE for a file's content, or - for stdin. A program
     /// reads it from its own stdin
     #[arg(long, value_name = "TEXT|@FILE|-", allow_hyphen_values = true)]
-    pub(crate) input: Option<String>,
+    pub(crate) input: Option<OsString>,
     /// The line that the task is shown under
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
@@ -73,8 +100,9 @@ pub(crate) struct Run {
     #[arg(long = "dir", value_name = "HOST[::GUEST][:ro|rw]")]
     pub(crate) dirs: Vec<DirGrant>,
     /// An environment variable that the task sees
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub(crate) env: Vec<EnvGrant>,
+    // Judged by the command: clap would repeat what it cannot read.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(crate) env: Vec<Result<EnvGrant, GrantError>>,
     /// A peer that the task may connect to over TCP, and so over HTTP
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) net: Vec<NetGrant>,
@@ -120,38 +148,78 @@ pub(crate) struct Check {
 ///
 /// Never on what a person or a machine can do wrong.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            // Help and versions are errors to clap, and go to stdout. A closed
-            // pipe is no reason to complain.
-            let _ = error.print();
-            return match error.use_stderr() {
-                true => Exit::Usage.into(),
-                false => ExitCode::SUCCESS,
-            };
-        }
-    };
-    log_to_stderr(cli.common.verbose);
-    // The commands have a runtime of their own: guests may block every thread
-    // of theirs, and a Ctrl-C must still be heard.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let exit = match runtime {
-        Ok(runtime) => {
-            let exit = runtime.block_on(commands::dispatch(cli));
-            // A read of stdin may still block a thread.
-            runtime.shutdown_background();
-            exit
-        }
-        Err(error) => {
-            crate::render::error(&anyhow::Error::new(error).context("cannot start"));
-            Exit::Failed
-        }
-    };
-    exit.into()
+    match Cli::try_parse() {
+        Ok(cli) => start(cli).map_or_else(|error| cannot_start(&error), ExitCode::from),
+        Err(error) => misunderstood(&error),
+    }
 }
 
-fn log_to_stderr(verbose: u8) {
+fn start(cli: Cli) -> io::Result<Exit> {
+    let console = Console::open()?;
+    log_to(&console.err, cli.common.verbose);
+    // The commands have a runtime of their own: guests may block every thread
+    // of theirs, and a Ctrl-C must still be heard.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exit = runtime.block_on(async {
+        let exit = commands::dispatch(cli, &console).await;
+        console.err.flush(FLUSH).await;
+        exit
+    });
+    // A read of stdin may still block a thread.
+    runtime.shutdown_background();
+    Ok(exit)
+}
+
+fn cannot_start(error: &io::Error) -> ExitCode {
+    let _ = writeln!(io::stderr(), "backlot: cannot start: {error}");
+    Exit::Failed.into()
+}
+
+/// Tells why the command line was not understood, or what it asked clap for:
+/// help and versions are errors to clap. A closed pipe is no reason to complain.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let words: Vec<OsString> = env::args_os().skip(1).collect();
+    if let Some(verb) = asked_for_json(&words) {
+        let _ = write!(io::stdout(), "{}", verb.refusal(gist(&text)));
+    }
+    let bounded: Vec<String> =
+        text.lines().map(|line| render::cut(render::LINE_BYTES, line)).collect();
+    let _ = match text.lines().eq(&bounded) {
+        // With colours, where they show.
+        true => error.print(),
+        false => writeln!(io::stderr(), "{}", bounded.join("\n")),
+    };
+    Exit::Usage.into()
+}
+
+/// Returns the command whose answer is wanted as JSON, as far as the words of a
+/// command line tell that could not be parsed.
+fn asked_for_json(words: &[OsString]) -> Option<Verb> {
+    let own = words.split(|word| word == "--").next()?;
+    if !own.iter().any(|word| word == "--json") {
+        return None;
+    }
+    own.iter().find_map(|word| match word.to_str()? {
+        "run" => Some(Verb::Run),
+        "check" => Some(Verb::Check),
+        _ => None,
+    })
+}
+
+/// Returns what an error of clap's says, in one line and without the usage.
+fn gist(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().collect();
+    render::one_line(&words.join(" "))
+}
+
+fn log_to(stderr: &Writer, verbose: u8) {
     use tracing_subscriber::EnvFilter;
     let default = match verbose {
         0 => "error",
@@ -159,11 +227,19 @@ fn log_to_stderr(verbose: u8) {
         _ => "warn,backlot=debug,backlot_registry=debug,backlot_wasm=debug",
     };
     let filter = EnvFilter::try_from_env("BACKLOT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let plain = env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+    let stderr = stderr.clone();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_ansi(io::stderr().is_terminal() && !plain)
+        .with_writer(move || stderr.clone())
         .with_target(false)
         .init();
+}
+
+/// Reads a variable, and keeps what is wrong with it for later.
+fn variable(text: &str) -> Result<Result<EnvGrant, GrantError>, Infallible> {
+    Ok(text.parse())
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -221,5 +297,22 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!("another command") };
         assert_eq!(run.args, ["--json", "-x"]);
         assert!(!run.json);
+    }
+
+    #[test]
+    fn whether_json_was_asked_for_is_told_from_the_words() {
+        let asked = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            asked_for_json(&words)
+        };
+        assert_eq!(asked("run --json --bad"), Some(Verb::Run));
+        assert_eq!(asked("--json check"), Some(Verb::Check));
+        assert_eq!(asked("run --bad a.wasm -- --json"), None);
+        assert_eq!(asked("--json"), None);
+    }
+
+    #[test]
+    fn the_gist_of_an_error_leaves_out_the_usage() {
+        assert_eq!(gist("error: a b:\n  <C>\n\nUsage: backlot"), "a b: <C>");
     }
 }

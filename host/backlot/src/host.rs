@@ -24,11 +24,17 @@ const COMPONENT_BYTES: u64 = 128 << 20;
 ///
 /// Dropping it ends what still runs. [`Host::shutdown`] ends it in order.
 pub struct Host {
+    // The first to be dropped.
+    threads: Threads,
     registry: Registry,
     engine: Engine,
     plugins: PathBuf,
+}
+
+/// The threads that guests run on.
+struct Threads {
     handle: tokio::runtime::Handle,
-    /// `None` only while the host is being dropped.
+    /// `None` only while it is being dropped.
     runtime: Option<Runtime>,
 }
 
@@ -62,6 +68,18 @@ pub enum KindError {
         /// The kinds that are there.
         kinds: Vec<Kind>,
     },
+    /// There is no plugin folder.
+    #[error(
+        "there is no kind `{kind}`: the plugin folder {} is missing; build the kinds with \
+         `just plugins`, or name another folder with --plugins",
+        folder.display()
+    )]
+    NoFolder {
+        /// The kind that was asked for.
+        kind: Kind,
+        /// The folder that is not there.
+        folder: PathBuf,
+    },
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -71,12 +89,12 @@ pub enum KindError {
         source: io::Error,
     },
     /// The file is larger than any component that is run.
-    #[error("{} has {bytes} bytes, and a component has at most {COMPONENT_BYTES}", path.display())]
+    #[error("{} is larger than a component can be, which is {limit} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
-        bytes: u64,
+        /// The size of the largest component that is run, in bytes.
+        limit: u64,
     },
     /// The file is not a component that this host can run.
     #[error("{}: {source}", path.display())]
@@ -105,13 +123,8 @@ impl Host {
     /// it asks for.
     pub fn start(config: Config) -> Result<Self, HostError> {
         config.check()?;
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        runtime.enable_all().thread_name("backlot-guests");
-        if let Some(threads) = config.threads {
-            runtime.worker_threads(threads);
-        }
-        let runtime = runtime.build().map_err(HostError::Threads)?;
-        let mut engine = EngineConfig::new(runtime.handle().clone());
+        let threads = Threads::start(config.threads).map_err(HostError::Threads)?;
+        let mut engine = EngineConfig::new(threads.handle.clone());
         engine.instances = config.instances;
         if let Some(bytes) = config.guest_memory {
             engine.guest_memory = bytes;
@@ -119,15 +132,14 @@ impl Host {
         let environment = Environment {
             clock: Arc::new(SystemClock),
             spill: Some(Arc::new(TempSpill { dir: config.spill })),
-            runtime: runtime.handle().clone(),
+            runtime: threads.handle.clone(),
             first_number: Arc::new(|_| 1),
         };
         Ok(Self {
             registry: Registry::new(config.registry, environment),
             engine: Engine::new(engine)?,
             plugins: config.plugins,
-            handle: runtime.handle().clone(),
-            runtime: Some(runtime),
+            threads,
         })
     }
 
@@ -145,7 +157,7 @@ impl Host {
     /// short tasks does so from a task of this runtime, and saves the way between
     /// two.
     pub fn runtime(&self) -> tokio::runtime::Handle {
-        self.handle.clone()
+        self.threads.handle.clone()
     }
 
     /// Loads a kind from the plugin folder.
@@ -159,10 +171,10 @@ impl Host {
         let path = self.plugins.join(format!("{kind}.wasm"));
         match tokio::fs::metadata(&path).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(KindError::Unknown {
-                    kind,
-                    folder: self.plugins.clone(),
-                    kinds: self.kinds(),
+                let folder = self.plugins.clone();
+                return Err(match folder.exists() {
+                    true => KindError::Unknown { kind, folder, kinds: self.kinds() },
+                    false => KindError::NoFolder { kind, folder },
                 });
             }
             _ => {}
@@ -180,7 +192,7 @@ impl Host {
     ///
     /// When the file cannot be read or run.
     pub async fn load_file(&self, path: &Path) -> Result<Component, KindError> {
-        let bytes = read(path).await?;
+        let bytes = read(path, COMPONENT_BYTES).await?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         Component::load(&self.engine, &name, bytes, 1)
             .await
@@ -206,34 +218,56 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Threads {
+    fn start(count: Option<usize>) -> io::Result<Self> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.enable_all().thread_name("backlot-guests");
+        if let Some(count) = count {
+            runtime.worker_threads(count);
+        }
+        let runtime = runtime.build()?;
+        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+}
+
+impl Drop for Threads {
     fn drop(&mut self) {
         // A guest's file call may block a thread for ever; the process must not
-        // wait for it.
+        // wait for it. Nor may an async function, from which a host that could
+        // not be started is dropped.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// Reads a component file, bounded: a path can name anything.
-async fn read(path: &Path) -> Result<Vec<u8>, KindError> {
+/// Reads a component file, bounded: a path can name anything, and what it names
+/// can change at any time, so only what was opened is looked at.
+async fn read(path: &Path, limit: u64) -> Result<Vec<u8>, KindError> {
     use tokio::io::AsyncReadExt as _;
     let fail = |source| KindError::Read { path: path.to_owned(), source };
-    let about = tokio::fs::metadata(path).await.map_err(fail)?;
+    let too_large = || KindError::TooLarge { path: path.to_owned(), limit };
+    // Opening a pipe would wait for its writer.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file =
+        tokio::fs::File::options().read(true).custom_flags(flags).open(path).await.map_err(fail)?;
+    let about = file.metadata().await.map_err(fail)?;
     if about.is_dir() {
         return Err(fail(io::Error::other("it is a folder")));
     }
     if !about.is_file() {
         return Err(fail(io::Error::other("it is not a regular file")));
     }
-    if about.len() > COMPONENT_BYTES {
-        return Err(KindError::TooLarge { path: path.to_owned(), bytes: about.len() });
+    if about.len() > limit {
+        return Err(too_large());
     }
-    let file = tokio::fs::File::open(path).await.map_err(fail)?;
     let mut bytes = Vec::new();
-    file.take(COMPONENT_BYTES).read_to_end(&mut bytes).await.map_err(fail)?;
-    Ok(bytes)
+    // One byte more than the limit tells that there is more by now.
+    file.take(limit + 1).read_to_end(&mut bytes).await.map_err(fail)?;
+    match bytes.len() as u64 > limit {
+        true => Err(too_large()),
+        false => Ok(bytes),
+    }
 }
 
 fn known(kinds: &[Kind]) -> String {
@@ -243,6 +277,24 @@ fn known(kinds: &[Kind]) -> String {
         kinds => {
             let names: Vec<&str> = kinds.iter().map(Kind::as_str).collect();
             format!("it has {}", names.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_is_read_up_to_the_limit_whatever_size_it_claims() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        io::Write::write_all(&mut file, b"12345").unwrap();
+        assert_eq!(read(file.path(), 5).await.unwrap(), b"12345");
+        assert!(matches!(read(file.path(), 4).await, Err(KindError::TooLarge { limit: 4, .. })));
+        if cfg!(target_os = "linux") {
+            // It has more than the size that it tells, which is 0.
+            let growing = Path::new("/proc/self/status");
+            assert!(matches!(read(growing, 4).await, Err(KindError::TooLarge { .. })));
         }
     }
 }

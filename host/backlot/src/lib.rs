@@ -8,6 +8,7 @@
 mod cli;
 mod commands;
 mod config;
+mod console;
 mod exit;
 mod host;
 mod render;

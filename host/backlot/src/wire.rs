@@ -5,6 +5,18 @@ use backlot_registry::{Channel, Snapshot};
 use backlot_wasm::Description;
 use serde::Serialize;
 
+/// Returns the value as a line of JSON.
+pub(crate) fn line(value: &impl Serialize) -> String {
+    match serde_json::to_string(value) {
+        Ok(json) => json + "\n",
+        Err(error) => {
+            // What is printed is text, numbers and lists of them.
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            String::new()
+        }
+    }
+}
+
 /// One line of `backlot run --json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
@@ -70,6 +82,26 @@ impl Task {
             digest: snapshot.generation.as_ref().map(|generation| generation.digest.to_string()),
         }
     }
+}
+
+/// The document of `backlot check --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) files: Vec<File>,
+    /// Why no file was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+/// What became of checking a file.
+#[derive(Debug, Serialize)]
+pub(crate) struct File {
+    pub(crate) file: String,
+    pub(crate) ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) component: Option<Component>,
 }
 
 /// A component, as `backlot check --json` shows it.

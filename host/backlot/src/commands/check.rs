@@ -2,79 +2,86 @@
 
 use std::path::Path;
 
+use anyhow::Context as _;
 use backlot_wasm::Description;
-use serde::Serialize;
 
 use crate::{
     cli::Check,
+    commands::Verb,
     config::Config,
+    console::{Console, is_closed},
     exit::Exit,
-    host::{Host, KindError},
+    host::Host,
     render, wire,
 };
 
-pub(crate) async fn check(args: Check) -> anyhow::Result<Exit> {
+/// How much of a schema is shown, in bytes: one that a person would read.
+const SCHEMA_BYTES: usize = 4 << 10;
+
+pub(crate) async fn check(args: Check, console: &Console) -> anyhow::Result<Exit> {
     // Nothing is run but `describe`, one file after the other.
-    let host = Host::start(Config { instances: 4, ..Config::default() })?;
-    let mut report = Report { files: Vec::with_capacity(args.files.len()) };
-    let mut refused = false;
+    let host = match Host::start(Config { instances: 4, ..Config::default() }) {
+        Ok(host) => host,
+        Err(error) => {
+            if args.json {
+                print(console, Verb::Check.refusal(render::chain(&error))).await?;
+            }
+            console.err.say(&render::error(&error)).await;
+            return Ok(Exit::Refused);
+        }
+    };
+    let mut report = wire::Report { files: Vec::with_capacity(args.files.len()), error: None };
+    let mut exit = Exit::Completed;
     for (nth, file) in args.files.iter().enumerate() {
         let loaded = host.load_file(file).await;
-        refused |= loaded.is_err();
-        match (&loaded, args.json) {
-            (loaded, true) => {
-                report.files.push(Entry::of(
-                    file,
-                    loaded.as_ref().map(backlot_wasm::Component::description),
-                ));
-            }
-            (Ok(component), false) => {
+        if loaded.is_err() {
+            exit = Exit::Refused;
+        }
+        if args.json {
+            report.files.push(wire::File {
+                file: file.display().to_string(),
+                ok: loaded.is_ok(),
+                error: loaded.as_ref().err().map(render::chain),
+                component: loaded
+                    .ok()
+                    .map(|component| wire::Component::of(component.description())),
+            });
+            continue;
+        }
+        match loaded {
+            Ok(component) => {
                 let blank = if nth == 0 { "" } else { "\n" };
-                if render::out(&format!("{blank}{}", text(file, component.description())))?
-                    .is_closed()
-                {
+                let text = format!("{blank}{}", text(file, component.description()));
+                if !print(console, text).await? {
                     break;
                 }
             }
-            (Err(error), false) => render::refusal(error),
+            Err(error) => console.err.say(&render::error(&error)).await,
         }
     }
     if args.json {
-        // Nothing follows, so a reader that is gone changes nothing.
-        let _ = render::json(&report)?;
+        print(console, wire::line(&report)).await?;
     }
-    Ok(if refused { Exit::Refused } else { Exit::Completed })
+    Ok(exit)
 }
 
-#[derive(Serialize)]
-struct Report {
-    files: Vec<Entry>,
-}
-
-#[derive(Serialize)]
-struct Entry {
-    file: String,
-    ok: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    component: Option<wire::Component>,
-}
-
-impl Entry {
-    fn of(file: &Path, loaded: Result<&Description, &KindError>) -> Self {
-        Self {
-            file: file.display().to_string(),
-            ok: loaded.is_ok(),
-            error: loaded.err().map(render::chain),
-            component: loaded.ok().map(wire::Component::of),
-        }
+/// Prints the text and returns whether anybody still reads.
+async fn print(console: &Console, text: String) -> anyhow::Result<bool> {
+    match console.out.write(text).await {
+        Ok(()) => Ok(true),
+        Err(error) if is_closed(&error) => Ok(false),
+        Err(error) => Err(error).context("cannot write to stdout"),
     }
 }
 
+/// Returns what people read about a component. What it says of itself is its
+/// own, so each line is made safe to show.
 fn text(file: &Path, about: &Description) -> String {
-    let mut lines = vec![file.display().to_string()];
-    let mut line = |name: &str, value: &str| lines.push(format!("  {name:<10} {value}"));
+    let mut lines = vec![render::one_line(&file.display().to_string())];
+    let mut line = |name: &str, value: &str| {
+        let most = if name == "input" { SCHEMA_BYTES } else { render::LINE_BYTES };
+        lines.push(format!("  {name:<10} {}", render::line_of(most, value)));
+    };
     line("form", &about.form.to_string());
     line(
         "contract",
@@ -123,4 +130,37 @@ fn text(file: &Path, about: &Description) -> String {
     list("may need", &mut about.needs.iter().copied());
     lines.push(String::new());
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use backlot_wasm::ComponentForm;
+
+    use super::*;
+
+    #[test]
+    fn what_a_component_says_of_itself_is_safe_to_show() {
+        let hostile = format!("a\x1b[2J\u{202e}b\n  digest     fake{}", "c".repeat(100_000));
+        let about = Description {
+            form: ComponentForm::Producer,
+            contract: Some("0.1.0"),
+            kind: "hostile".parse().unwrap(),
+            summary: hostile.clone(),
+            input_schema: Some(hostile.clone()),
+            stdout_is_output: false,
+            stops_by_drop: false,
+            exit_codes: false,
+            imports: vec![hostile.clone()],
+            exports: vec![hostile.clone()],
+            needs: vec![],
+            digest: "sha256:00".into(),
+        };
+        let text = text(Path::new(&hostile), &about);
+        assert!(!text.contains(['\x1b', '\u{202e}']), "{text}");
+        assert_eq!(text.lines().count(), 10, "{text}");
+        for line in text.lines() {
+            let most = if line.starts_with("  input") { SCHEMA_BYTES } else { render::LINE_BYTES };
+            assert!(line.len() <= 13 + most, "{} bytes: {line}", line.len());
+        }
+    }
 }

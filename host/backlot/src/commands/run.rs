@@ -1,34 +1,49 @@
 //! `backlot run`: one task in the foreground, from its start to its exit code.
 
-use std::{cell::Cell, io, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, OnceCell},
+    convert::Infallible,
+    ffi::{OsStr, OsString},
+    future::pending,
+    io,
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use backlot_registry::{
-    Caller, Form, Kill, Mode, Observer, Producer, Registry, Start, StartError, Step, StopBounds,
-    Stream, TaskId,
+    Caller, Kill, Killed, Mode, Observer, Registry, Start, StartError, Step, StopBounds, Stream,
+    TaskId,
 };
 use backlot_wasm::{CommandInput, Component, ComponentForm, Grant, Limits};
+use bytes::Bytes;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::AsyncReadExt as _,
     signal::unix::{Signal, SignalKind, signal},
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
 use crate::{
     cli::{Common, Run},
     config::Config,
+    console::{Console, is_closed},
     exit::Exit,
     host::Host,
-    render::{self, Written},
-    wire::{Event, StreamName, Task},
+    render::{self, Unshown},
+    wire::{self, Event, StreamName, Task},
 };
 
 /// How much of a task's output is written at a time, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
 /// How often progress is looked at, and so how often it can be printed.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// How long the process stays once a signal has it leave. A reader that reads
+/// gets what is left by then; one that does not must not hold up a person.
+const LEAVE: Duration = Duration::from_millis(500);
 
-pub(crate) async fn run(args: Run, common: &Common) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let json = args.json;
     let mut signals = Signals::listen()?;
     let prepared = tokio::select! {
@@ -38,19 +53,30 @@ pub(crate) async fn run(args: Run, common: &Common) -> anyhow::Result<Exit> {
             exit: Exit::Killed,
         }),
     };
-    let (host, started) = match prepared {
+    let (host, id) = match prepared {
         Ok(prepared) => prepared,
-        Err(refused) => return refused.tell(json),
+        Err(refused) => {
+            tokio::select! {
+                () = refused.tell(json, console) => {}
+                _ = signals.next() => {}
+            }
+            return Ok(refused.exit);
+        }
     };
     let follow = Follow {
         registry: host.registry().clone(),
-        id: started.id,
+        console: console.clone(),
+        id,
         json,
         quiet: common.quiet,
-        unread: Cell::new(false),
+        unread: OnceCell::new(),
+        unshown: Cell::default(),
     };
-    let ended = follow.to_the_end(started.form, &mut signals).await;
-    host.shutdown().await;
+    let ended = follow.to_the_end(&mut signals).await;
+    tokio::select! {
+        () = host.shutdown() => {}
+        _ = signals.next() => {}
+    }
     ended
 }
 
@@ -69,40 +95,36 @@ impl Refused {
         Self { why: render::chain(error), exit: Exit::Refused }
     }
 
-    fn tell(self, json: bool) -> anyhow::Result<Exit> {
+    /// Tells it, whether or not anybody reads: the exit code tells it too.
+    async fn tell(&self, json: bool, console: &Console) {
         if json {
-            let event = Event::Refused { error: self.why.clone(), exit: self.exit.code() };
-            // A reader that is gone gets its answer from the exit code.
-            let _ = render::json(&event)?;
+            let error = render::one_line(&self.why);
+            let event = Event::Refused { error, exit: self.exit.code() };
+            let _ = console.out.write(wire::line(&event)).await;
         }
-        render::note(&format!("backlot: {}", render::one_line(&self.why)));
-        Ok(self.exit)
+        console.err.say(&render::complaint(&self.why)).await;
     }
 }
 
-/// A task that was started.
-struct Started {
-    id: TaskId,
-    form: Form,
-}
-
 /// Loads, grants and starts what the command line asks for.
-async fn prepare(args: Run, common: &Common) -> Result<(Host, Started), Refused> {
+async fn prepare(args: Run, common: &Common) -> Result<(Host, TaskId), Refused> {
     let limits = Limits {
         memory: args.memory.unwrap_or(Limits::default().memory),
         deadline: args.deadline,
         cpu: args.cpu,
         ..Limits::default()
     };
-    let grant = Grant { dirs: args.dirs, env: args.env, net: args.net };
+    let env = args.env.into_iter().collect::<Result<_, _>>();
+    let env = env.map_err(|error| Refused::usage(error.to_string()))?;
+    let grant = Grant { dirs: args.dirs, env, net: args.net };
     let grant = grant.open().map_err(|error| Refused::by(&error))?;
-    let text = match args.input.as_deref() {
+    let text = match args.input {
         Some(source) => Some(input(source, limits.input).await?),
         None => None,
     };
     let mut config = Config { instances: 16, ..Config::default() };
-    if let Some(plugins) = &common.plugins {
-        config.plugins.clone_from(plugins);
+    if let Some(plugins) = common.plugins() {
+        config.plugins = plugins;
     }
     let bounds = config.registry.bounds;
     let host = Host::start(config).map_err(|error| Refused::by(&error))?;
@@ -124,52 +146,53 @@ async fn prepare(args: Run, common: &Common) -> Result<(Host, Started), Refused>
     if let Some(grace) = args.grace {
         producer = producer.with_bounds(StopBounds { grace, ..bounds });
     }
-    let form = producer.form();
     let _surface = host.registry().attach_surface("backlot run");
     let start = Start { label, input, owner: None, step: Step::default() };
     match host.registry().start(Arc::new(producer), start).await {
-        Ok(id) => Ok((host, Started { id, form })),
+        Ok(id) => Ok((host, id)),
         Err(error @ StartError::InvalidLabel { .. }) => Err(Refused::usage(error.to_string())),
         Err(error) => Err(Refused::by(&error)),
     }
 }
 
 /// Loads a component file, or a kind where the target does not look like one.
-async fn load(host: &Host, target: &str) -> Result<Component, Refused> {
+async fn load(host: &Host, target: &OsStr) -> Result<Component, Refused> {
     let path = Path::new(target);
-    let is_path = target.contains('/') || path.extension().is_some_and(|end| end == "wasm");
-    let loaded = match is_path {
-        true => host.load_file(path).await,
-        false => host.load_kind(target).await,
+    let is_path =
+        target.as_bytes().contains(&b'/') || path.extension().is_some_and(|end| end == "wasm");
+    let loaded = match target.to_str() {
+        Some(kind) if !is_path => host.load_kind(kind).await,
+        _ => host.load_file(path).await,
     };
     loaded.map_err(|error| Refused::by(&error))
 }
 
 /// Reads the input, no further than a task may take.
-async fn input(source: &str, limit: usize) -> Result<String, Refused> {
+async fn input(source: OsString, limit: usize) -> Result<String, Refused> {
     let read = |file: Box<dyn tokio::io::AsyncRead + Unpin + Send>| async move {
         let mut bytes = Vec::new();
         // One byte more than the limit tells that there is more.
         file.take(limit as u64 + 1).read_to_end(&mut bytes).await.map(|_| bytes)
     };
-    let (name, bytes) = match source.strip_prefix('@') {
-        None if source == "-" => ("stdin", read(Box::new(tokio::io::stdin())).await),
-        None => return Ok(source.to_owned()),
-        Some(path) => (
-            path,
-            match tokio::fs::File::open(path).await {
+    let (from, bytes) = match source.as_bytes() {
+        b"-" => (" from stdin".to_owned(), read(Box::new(tokio::io::stdin())).await),
+        [b'@', path @ ..] => {
+            let path = Path::new(OsStr::from_bytes(path));
+            let bytes = match tokio::fs::File::open(path).await {
                 Ok(file) => read(Box::new(file)).await,
                 Err(error) => Err(error),
-            },
-        ),
+            };
+            (format!(" from {}", path.display()), bytes)
+        }
+        text => (String::new(), Ok(text.to_owned())),
     };
-    let bytes = bytes
-        .map_err(|error| Refused::usage(format!("cannot read the input from {name}: {error}")))?;
+    let bytes =
+        bytes.map_err(|error| Refused::usage(format!("cannot read the input{from}: {error}")))?;
     if bytes.len() > limit {
-        return Err(Refused::usage(format!("the input from {name} has more than {limit} bytes")));
+        return Err(Refused::usage(format!("the input{from} has more than {limit} bytes")));
     }
     String::from_utf8(bytes)
-        .map_err(|_| Refused::usage(format!("the input from {name} is not UTF-8 text")))
+        .map_err(|_| Refused::usage(format!("the input{from} is not UTF-8 text")))
 }
 
 /// Returns the label of a task that was given none: what a person typed.
@@ -185,139 +208,129 @@ fn label(kind: &backlot_registry::Kind, args: &[String], input: Option<&str>) ->
 /// A task that is followed to its end.
 struct Follow {
     registry: Registry,
+    console: Console,
     id: TaskId,
     json: bool,
     quiet: bool,
-    /// Nobody reads stdout any more.
-    unread: Cell<bool>,
+    /// Why nothing is written to stdout any more.
+    unread: OnceCell<io::Error>,
+    /// What was dropped before it could be written.
+    unshown: Cell<Unshown>,
 }
 
 impl Follow {
-    async fn to_the_end(&self, form: Form, signals: &mut Signals) -> anyhow::Result<Exit> {
+    /// Shows the task until it has ended and all is told, or a signal has the
+    /// process leave.
+    async fn to_the_end(&self, signals: &mut Signals) -> anyhow::Result<Exit> {
+        tokio::select! {
+            told = self.tell() => told,
+            never = self.progress() => match never {},
+            () = self.stop_on(signals) => Ok(self.leave().await),
+        }
+    }
+
+    /// Tells everything, from the start to the end.
+    async fn tell(&self) -> anyhow::Result<Exit> {
         let gone = || format!("{} was dropped while it was followed", self.id);
         let me = Caller::Operator;
         let output = self.registry.observe(&self.id, &me, Stream::Output, 0).with_context(gone)?;
         let log = self.registry.observe(&self.id, &me, Stream::Log, 0).with_context(gone)?;
         let task = self.registry.get(&self.id, &me).with_context(gone)?;
-        self.announce(|| Event::Started {
+        self.event(|| Event::Started {
             id: task.id.to_string(),
             kind: task.kind.to_string(),
             label: task.label.clone(),
         })
-        .await?;
-        {
-            let mut printed = pin!(async {
-                tokio::try_join!(self.print(output), self.print_log(log)).map(|_| ())
-            });
-            let mut stops = pin!(self.stop_on(signals));
-            let mut progress = pin!(self.progress());
-            loop {
-                tokio::select! {
-                    done = &mut printed => break done?,
-                    () = &mut stops => {}
-                    () = &mut progress => {}
-                }
-            }
-        }
+        .await;
+        tokio::join!(self.print(output, Stream::Output), self.print(log, Stream::Log));
         let task = self.registry.wait(&self.id, &me, Duration::ZERO).await.with_context(gone)?;
-        if form == Form::Final {
-            self.print_final().await?;
-        }
-        if self.unread.get() {
+        if self.unread.get().is_some_and(is_closed) {
             // What a reader no longer wants is done, as far as it is concerned.
             return Ok(Exit::Completed);
         }
-        self.announce(|| Event::Ended { task: Task::of(&task) }).await?;
+        self.event(|| Event::Ended { task: Task::of(&task) }).await;
         if !self.quiet {
-            render::note(&render::ending(&task));
+            self.console.err.say(&render::ending(&task, self.unshown.get())).await;
         }
-        Ok(Exit::of(task.status))
+        match self.unread.get() {
+            Some(error) if !is_closed(error) => bail!("cannot write to stdout: {error}"),
+            _ => Ok(Exit::of(task.status)),
+        }
     }
 
-    /// Prints a stream kind's output until the task has ended.
-    async fn print(&self, mut output: Observer) -> anyhow::Result<()> {
-        let mut texts = [Decoder::default(), Decoder::default()];
-        while let Some(piece) = output.next(PIECE_BYTES).await {
-            if self.unread.get() {
+    /// Leaves without what nobody has read by now.
+    async fn leave(&self) -> Exit {
+        match self.registry.wait(&self.id, &Caller::Operator, Duration::ZERO).await {
+            Ok(task) if task.status.is_terminal() => {
+                if !self.quiet {
+                    self.console.err.note(&render::ending(&task, self.unshown.get()));
+                }
+                Exit::of(task.status)
+            }
+            // It ends with the process.
+            _ => Exit::Killed,
+        }
+    }
+
+    /// Prints the stream until the task has ended.
+    async fn print(&self, mut observer: Observer, stream: Stream) {
+        let mut texts = match stream {
+            Stream::Output => vec![Text::of(StreamName::Stdout), Text::of(StreamName::Stderr)],
+            Stream::Log => vec![Text::of(StreamName::Log)],
+        };
+        while let Some(piece) = observer.next(PIECE_BYTES).await {
+            if self.unread.get().is_some() {
                 // The rest is read without being shown, so that the end is heard.
                 continue;
             }
-            let name = StreamName::of(piece.channel);
-            let written = match self.json {
-                true => {
-                    let text = &mut texts[usize::from(name == StreamName::Stderr)];
-                    self.output_events(name, text, piece.offset, piece.dropped, &piece.bytes)
-                        .await?
-                }
-                false => {
-                    if piece.dropped > 0 {
-                        render::note(&format!(
-                            "backlot: {} bytes of output were dropped here",
-                            piece.dropped
-                        ));
-                    }
-                    write(name, &piece.bytes).await?
-                }
+            let name = match stream {
+                Stream::Output => StreamName::of(piece.channel),
+                Stream::Log => StreamName::Log,
             };
-            if written.is_closed() {
-                self.unread.set(true);
-                self.stop(Mode::Ask, "nobody reads its output any more").await;
+            if piece.dropped > 0 {
+                // What comes next completes no character.
+                self.finish(&mut texts).await;
+                self.tell_dropped(name, piece.dropped).await;
+            }
+            if !self.json {
+                self.write(name, piece.bytes).await;
+            } else if let Some(text) = texts.iter_mut().find(|text| text.name == name)
+                && let Some((offset, text)) = text.decoder.push(piece.offset, &piece.bytes)
+            {
+                self.event(|| Event::Output { stream: name, offset, text }).await;
             }
         }
-        if self.json && !self.unread.get() {
-            for (text, name) in texts.iter_mut().zip([StreamName::Stdout, StreamName::Stderr]) {
-                if let Some((offset, text)) = text.finish() {
-                    self.announce(|| Event::Output { stream: name, offset, text }).await?;
-                }
-            }
-        }
-        Ok(())
+        self.finish(&mut texts).await;
     }
 
-    /// Prints what the guest logs until the task has ended.
-    async fn print_log(&self, mut log: Observer) -> anyhow::Result<()> {
-        let mut text = Decoder::default();
-        while let Some(piece) = log.next(PIECE_BYTES).await {
-            if self.json {
-                // Whether anybody still reads is found out by the output.
-                let _ = self
-                    .output_events(
-                        StreamName::Log,
-                        &mut text,
-                        piece.offset,
-                        piece.dropped,
-                        &piece.bytes,
-                    )
-                    .await?;
-            } else {
-                let _ = write(StreamName::Log, &piece.bytes).await?;
+    /// Prints the characters that will not be completed.
+    async fn finish(&self, texts: &mut [Text]) {
+        for text in texts {
+            if let Some((offset, rest)) = text.decoder.finish() {
+                self.event(|| Event::Output { stream: text.name, offset, text: rest }).await;
             }
         }
-        Ok(())
     }
 
-    /// Prints the output of a kind that hands it over at its end.
-    async fn print_final(&self) -> anyhow::Result<()> {
-        let read = self.registry.read(&self.id, &Caller::Operator, usize::MAX).await?;
-        let written = match self.json {
-            true => {
-                self.event(|| Event::Output {
-                    stream: StreamName::Stdout,
-                    offset: 0,
-                    text: read.text,
-                })
-                .await?
-            }
-            false => write(StreamName::Stdout, read.text.as_bytes()).await?,
+    /// Tells how much was dropped at this point, and counts it.
+    async fn tell_dropped(&self, stream: StreamName, bytes: u64) {
+        let Unshown { output, log } = self.unshown.get();
+        let (of, unshown) = match stream {
+            StreamName::Log => ("the log", Unshown { output, log: log + bytes }),
+            _ => ("output", Unshown { output: output + bytes, log }),
         };
-        if written.is_closed() {
-            tracing::debug!("nobody read the final output");
+        self.unshown.set(unshown);
+        match self.json {
+            true => self.event(|| Event::Dropped { stream, bytes }).await,
+            false => {
+                // Not waited for: stdout goes on where nobody reads stderr.
+                self.console.err.note(&format!("backlot: {bytes} bytes of {of} were dropped here"));
+            }
         }
-        Ok(())
     }
 
-    /// Prints what the task reports of its progress, until it is dropped.
-    async fn progress(&self) {
+    /// Prints what the task reports of its progress.
+    async fn progress(&self) -> Infallible {
         let mut ticks = interval(PROGRESS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shown = None;
@@ -328,90 +341,85 @@ impl Follow {
                 continue;
             }
             if let Some(detail) = &task.detail {
-                render::note(&format!("{}: {}", self.id, render::one_line(detail)));
+                let line = format!("{}: {}", self.id, render::one_line(detail));
+                self.console.err.say(&line).await;
             }
             shown = task.detail;
         }
     }
 
-    /// Stops the task: the first signal asks, every further one forces.
+    /// Stops the task by signals: the first asks, the second forces. Resolves when
+    /// the process is to leave: when the task was forced, or had ended before it
+    /// was asked and all that is left is to be written.
     async fn stop_on(&self, signals: &mut Signals) {
         let name = signals.next().await;
-        let asked = pin!(self.stop(Mode::Ask, name));
-        // A second signal does not wait for the answer to the first.
-        let mut asked = asked;
-        let mut answered = false;
-        loop {
-            tokio::select! {
-                () = &mut asked, if !answered => answered = true,
-                name = signals.next() => self.stop(Mode::Force, name).await,
+        let had_ended = async {
+            match self.stop(Mode::Ask, name).await {
+                Some(Killed::AlreadyTerminal) => {}
+                Some(Killed::Requested) | None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = had_ended => {}
+            // A second signal does not wait for the answer to the first, and the
+            // process does not wait for a task that blocks its thread.
+            name = signals.next() => { let _ = timeout(LEAVE, self.stop(Mode::Force, name)).await; }
+        }
+        sleep(LEAVE).await;
+    }
+
+    /// Stops the task and returns what came of it, unless it refused.
+    async fn stop(&self, mode: Mode, reason: &str) -> Option<Killed> {
+        let kill = Kill { mode, reason: Some(reason.to_owned()) };
+        match self.registry.kill(&self.id, &Caller::Operator, kill).await {
+            Ok(killed) => Some(killed),
+            Err(error) => {
+                let error = render::error(&error);
+                self.console.err.note(&format!("{error}; press Ctrl-C again to force"));
+                None
             }
         }
     }
 
-    async fn stop(&self, mode: Mode, reason: &str) {
-        let kill = Kill { mode, reason: Some(reason.to_owned()) };
-        if let Err(error) = self.registry.kill(&self.id, &Caller::Operator, kill).await {
-            render::note(&format!(
-                "backlot: {}; press Ctrl-C again to force",
-                render::chain(&error)
-            ));
+    /// Writes bytes to the stream that they belong to.
+    async fn write(&self, stream: StreamName, bytes: Bytes) {
+        match stream {
+            StreamName::Stdout => self.out(bytes).await,
+            // What is for people decides nothing.
+            StreamName::Stderr | StreamName::Log => _ = self.console.err.write(bytes).await,
         }
-    }
-
-    async fn output_events(
-        &self,
-        stream: StreamName,
-        text: &mut Decoder,
-        offset: u64,
-        dropped: u64,
-        bytes: &[u8],
-    ) -> anyhow::Result<Written> {
-        if dropped > 0
-            && self.event(|| Event::Dropped { stream, bytes: dropped }).await?.is_closed()
-        {
-            return Ok(Written::Closed);
-        }
-        match text.push(offset, dropped > 0, bytes) {
-            Some((offset, text)) => self.event(|| Event::Output { stream, offset, text }).await,
-            None => Ok(Written::Whole),
-        }
-    }
-
-    /// Prints an event whether or not anybody still reads.
-    async fn announce(&self, event: impl FnOnce() -> Event) -> anyhow::Result<()> {
-        self.event(event).await.map(|_| ())
     }
 
     /// Prints an event where events were asked for.
-    async fn event(&self, event: impl FnOnce() -> Event) -> anyhow::Result<Written> {
-        if !self.json {
-            return Ok(Written::Whole);
+    async fn event(&self, event: impl FnOnce() -> Event) {
+        if self.json {
+            self.out(wire::line(&event())).await;
         }
-        let line = serde_json::to_string(&event())? + "\n";
-        Ok(write(StreamName::Stdout, line.as_bytes()).await?)
+    }
+
+    /// Writes to stdout. Once that fails, the task is asked to stop.
+    async fn out(&self, bytes: impl Into<Bytes>) {
+        if self.unread.get().is_some() {
+            return;
+        }
+        if let Err(error) = self.console.out.write(bytes).await {
+            // Output and log can find out at once, and the first reason stands.
+            let _ = self.unread.set(error);
+            self.stop(Mode::Ask, "nobody reads its output any more").await;
+        }
     }
 }
 
-/// Writes to the stream that the piece belongs to, and flushes.
-async fn write(stream: StreamName, bytes: &[u8]) -> io::Result<Written> {
-    let result = match stream {
-        StreamName::Stdout => {
-            let mut stdout = tokio::io::stdout();
-            match stdout.write_all(bytes).await {
-                Ok(()) => stdout.flush().await,
-                Err(error) => Err(error),
-            }
-        }
-        StreamName::Stderr | StreamName::Log => {
-            let mut stderr = tokio::io::stderr();
-            match stderr.write_all(bytes).await {
-                Ok(()) => stderr.flush().await,
-                Err(error) => Err(error),
-            }
-        }
-    };
-    Written::of(result)
+/// One stream of bytes on its way to text.
+struct Text {
+    name: StreamName,
+    decoder: Decoder,
+}
+
+impl Text {
+    fn of(name: StreamName) -> Self {
+        Self { name, decoder: Decoder::default() }
+    }
 }
 
 /// Turns pieces of bytes into text without splitting a character.
@@ -423,11 +431,7 @@ struct Decoder {
 
 impl Decoder {
     /// Returns the text that is whole, with the offset of its first byte.
-    fn push(&mut self, offset: u64, gap: bool, bytes: &[u8]) -> Option<(u64, String)> {
-        if gap {
-            // What was held will never be completed.
-            self.held.clear();
-        }
+    fn push(&mut self, offset: u64, bytes: &[u8]) -> Option<(u64, String)> {
         if self.held.is_empty() {
             self.offset = offset;
         }
@@ -495,7 +499,7 @@ mod tests {
         let mut decoder = Decoder::default();
         let mut joined = String::new();
         for (offset, byte) in text.bytes().enumerate() {
-            if let Some((at, part)) = decoder.push(offset as u64, false, &[byte]) {
+            if let Some((at, part)) = decoder.push(offset as u64, &[byte]) {
                 assert_eq!(at, joined.len() as u64);
                 joined.push_str(&part);
             }
@@ -506,7 +510,7 @@ mod tests {
     #[test]
     fn an_incomplete_end_shows_once_as_a_replacement() {
         let mut decoder = Decoder::default();
-        assert_eq!(decoder.push(0, false, &[b'a', 0xF0, 0x9F]), Some((0, "a".into())));
+        assert_eq!(decoder.push(0, &[b'a', 0xF0, 0x9F]), Some((0, "a".into())));
         assert_eq!(decoder.finish(), Some((1, "\u{FFFD}".into())));
         assert_eq!(decoder.finish(), None);
     }
@@ -514,6 +518,6 @@ mod tests {
     #[test]
     fn what_is_not_text_is_replaced_and_not_held_back() {
         let mut decoder = Decoder::default();
-        assert_eq!(decoder.push(7, false, &[0xFF, b'x']), Some((7, "\u{FFFD}x".into())));
+        assert_eq!(decoder.push(7, &[0xFF, b'x']), Some((7, "\u{FFFD}x".into())));
     }
 }
