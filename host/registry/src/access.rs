@@ -63,8 +63,8 @@ impl Registry {
     /// Returns up to `limit` of the tasks that the caller may see, from where
     /// `after` says; 0 begins with the first.
     pub fn list_page(&self, caller: &Caller, limit: usize, after: u64) -> Page {
-        let (tasks, more) = self.inner.with_table(|table| table.page(caller, limit, after));
-        let next = if more { tasks.last().map(|task| task.sequence) } else { None };
+        let (tasks, more) = self.inner.with_swept_table(|table| table.page(caller, limit, after));
+        let next = if more { tasks.last().map(|task| task.sequence()) } else { None };
         // Built outside the lock: a snapshot asks the producer for its usage.
         Page { tasks: tasks.iter().map(|task| task.snapshot()).collect(), next }
     }
@@ -73,7 +73,7 @@ impl Registry {
 impl Inner {
     /// Returns the task if the caller may see it.
     pub(crate) fn find(&self, id: &TaskId, caller: &Caller) -> Result<Arc<Task>, Unknown> {
-        self.with_table(|table| table.get(id))
+        self.with_swept_table(|table| table.get(id))
             .filter(|task| caller.may_see(task))
             .ok_or_else(|| Unknown { id: id.clone() })
     }

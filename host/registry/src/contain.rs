@@ -118,6 +118,18 @@ mod tests {
         assert_eq!(panic.unwrap_err().message, "broke 7");
     }
 
+    #[test]
+    fn c55_a_panic_under_a_lock_bricks_nothing() {
+        let mutex = Mutex::new(7);
+        contain(|| {
+            let _guard = lock(&mutex);
+            panic!("under the lock");
+        })
+        .unwrap_err();
+        assert!(mutex.is_poisoned());
+        assert_eq!(*lock(&mutex), 7);
+    }
+
     #[tokio::test]
     async fn c55_a_panic_in_a_drop_goes_no_further() {
         let bomb = Bomb;

@@ -60,7 +60,9 @@ impl Driver {
             self.settle(&end);
         }
         self.release();
-        self.until_announced().await;
+        if owed(&self.task) {
+            Box::pin(self.until_announced()).await;
+        }
     }
 
     /// Returns how the work ended; `None` if its record had ended without it.
@@ -73,7 +75,8 @@ impl Driver {
                     Wanted::Nothing => return None,
                     Wanted::Force(stop) => return Some(self.force(&stop, Rung::Forced)),
                     Wanted::Ask(stop) => {
-                        if let Some(end) = self.ask(&stop).await {
+                        // Boxed, so that a task which is never stopped stays small.
+                        if let Some(end) = Box::pin(self.ask(&stop)).await {
                             return Some(end);
                         }
                     }
@@ -240,9 +243,6 @@ impl Driver {
 
     /// Announces the end at the latest once nobody can be expected to take it.
     async fn until_announced(&mut self) {
-        if !owed(&self.task) {
-            return;
-        }
         let late = self.task.shared.sleep(self.task.shared.config.report_delay);
         tokio::pin!(late);
         while owed(&self.task) {

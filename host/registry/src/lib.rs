@@ -29,6 +29,8 @@ mod foreground;
 mod listeners;
 mod owner;
 mod registry;
+mod retention;
+mod shelf;
 mod start;
 mod stop;
 mod surface;

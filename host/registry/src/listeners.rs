@@ -14,6 +14,8 @@ use std::{
     thread,
 };
 
+use tokio::sync::Notify;
+
 use crate::{
     Owner, Registry, Snapshot,
     contain::{contain, lock},
@@ -56,6 +58,7 @@ impl Registry {
             bound: queue,
             queue: Mutex::default(),
             changed: Condvar::new(),
+            ended: Notify::new(),
         });
         self.inner.listeners.subscribe(&entry);
         let worker = entry.clone();
@@ -66,6 +69,7 @@ impl Registry {
         if let Err(error) = spawned {
             tracing::error!(listener = &*entry.name, %error, "no thread for a listener: it will miss every notice");
             entry.finish(Finish::Now);
+            lock(&entry.queue).over = true;
         }
         ListenerGuard { listener: entry, listeners: self.inner.listeners.clone() }
     }
@@ -113,6 +117,10 @@ impl Listeners {
         Arc::make_mut(&mut subscribed.listeners).retain(|known| !Arc::ptr_eq(known, listener));
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.subscribed).listeners.is_empty()
+    }
+
     /// Hands a notice to everybody who listens, and says whether somebody took it.
     pub(crate) fn announce(&self, shared: &Shared, notice: impl FnOnce() -> Notice) -> bool {
         let listeners = lock(&self.subscribed).listeners.clone();
@@ -139,6 +147,14 @@ impl Listeners {
         }
     }
 
+    /// Returns when every listener has got through its queue after the closing.
+    pub(crate) async fn drained(&self) {
+        let listeners = lock(&self.subscribed).listeners.clone();
+        for listener in &*listeners {
+            listener.over().await;
+        }
+    }
+
     /// Hands nothing over any more. Returns how many notices were still waiting.
     pub(crate) fn silence(&self) -> u64 {
         let listeners = std::mem::take(&mut lock(&self.subscribed).listeners);
@@ -152,12 +168,16 @@ struct Listener {
     bound: usize,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Tells when the thread has ended.
+    ended: Notify,
 }
 
 #[derive(Default)]
 struct Queue {
     notices: VecDeque<Notice>,
     finish: Option<Finish>,
+    /// Whether the thread has ended, or is about to.
+    over: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -220,6 +240,19 @@ impl Listener {
                 failure,
                 "a listener failed on the end of a task"
             );
+        }
+        lock(&self.queue).over = true;
+        self.ended.notify_waiters();
+    }
+
+    /// Resolves when the thread has ended.
+    async fn over(&self) {
+        let ended = self.ended.notified();
+        tokio::pin!(ended);
+        // Registered before the look, so that no wake-up falls between.
+        ended.as_mut().enable();
+        if !lock(&self.queue).over {
+            ended.await;
         }
     }
 

@@ -167,9 +167,9 @@ impl Spool {
     }
 
     /// Takes nothing any more. Waits for nobody: a writer that is at it finishes.
+    /// Readers have to be woken, once no lock is held.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.changed.notify_waiters();
     }
 
     pub(crate) fn write(&self, channel: Channel, mut bytes: &[u8]) {

@@ -13,8 +13,9 @@ use crate::{
     contain::lock,
     listeners::{Listeners, count},
     output::Totals,
+    retention::Swept,
     stop::{Insist, MARGIN},
-    table::{Swept, Table},
+    table::Table,
     task::{Announcement, Counters, Shared, Stage, Task},
 };
 
@@ -92,7 +93,7 @@ impl Registry {
         let counters = &self.inner.shared.counters;
         let (output_memory, output_disk) = self.inner.shared.totals.used();
         let (live, terminal, surfaces) =
-            self.inner.with_table(|table| (table.live(), table.terminal(), table.surfaces));
+            self.inner.with_swept_table(|table| (table.live(), table.terminal(), table.surfaces));
         Health {
             live,
             terminal,
@@ -112,8 +113,10 @@ impl Registry {
     /// ladder, then the ties to owners that live on.
     ///
     /// Running tasks end `failed` with the detail `host shutdown`, unless they
-    /// finish by themselves. What has ended can still be read. Takes no longer
-    /// than the bounds of the ladder together; calling it again is harmless.
+    /// finish by themselves, and are announced to nobody. What has ended can
+    /// still be read. Takes no longer than the bounds of the ladder together, and
+    /// than [`Config::report_delay`] for listeners to get through their queues;
+    /// calling it again is harmless.
     pub async fn dispose(&self) {
         let inner = &self.inner;
         inner.listeners.close();
@@ -123,6 +126,11 @@ impl Registry {
         inner.tear_down(&tasks, StopCause::Shutdown).await;
         inner.until_table(|table| table.live() == 0).await;
         inner.with_table(Table::detach_owners);
+        // A listener that keeps up is through long before; one that blocks is left.
+        tokio::select! {
+            () = inner.listeners.drained() => {}
+            () = inner.shared.sleep(inner.shared.config.report_delay) => {}
+        }
         let missed = inner.listeners.silence();
         inner.shared.counters.missed_notices.fetch_add(missed, Ordering::Relaxed);
     }
@@ -141,13 +149,22 @@ impl WeakRegistry {
 }
 
 impl Inner {
-    /// Runs the function on the table, with records that are due swept first.
+    /// Runs the function on the table.
     pub(crate) fn with_table<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
+        work(&mut lock(&self.table))
+    }
+
+    /// Runs the function on the table without the records that are due to go.
+    ///
+    /// Whoever looks does this, so that a record goes in time without a timer.
+    pub(crate) fn with_swept_table<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
         let now = Instant::now();
-        let (result, swept) = {
+        let retention = &self.shared.config.retention;
+        let mut swept = Vec::new();
+        let result = {
             let mut table = lock(&self.table);
-            let swept = table.sweep(now, &self.shared.config.retention);
-            (work(&mut table), swept)
+            table.sweep(now, retention, &mut swept);
+            work(&mut table)
         };
         self.tell_swept(swept);
         result
@@ -184,12 +201,7 @@ impl Inner {
 
     /// Files an ended task, or moves it after somebody was told of its end.
     pub(crate) fn file(&self, task: &Arc<Task>) {
-        let swept = {
-            let mut table = lock(&self.table);
-            table.file(task);
-            table.sweep(Instant::now(), &self.shared.config.retention)
-        };
-        self.tell_swept(swept);
+        self.with_swept_table(|table| table.file(task));
     }
 
     /// Stops the tasks, all at once, and returns when each has ended.

@@ -12,7 +12,6 @@ use crate::{
     driver::Driver,
     registry::Inner,
     stop::{Answer, Insist, MARGIN},
-    table::Place,
     task::{Plan, Task},
     text,
 };
@@ -146,10 +145,9 @@ impl Registry {
         let Start { label, input, owner, step } = start;
         let facts = inner.ask_facts(&*producer)?;
         let label: Box<str> = check_label(&label)?.into();
-        let Place { id, sequence } = inner.take_place(&facts.kind, owner.as_ref())?;
+        let id = inner.take_place(&facts.kind, owner.as_ref())?;
         let plan = Plan {
             id: id.clone(),
-            sequence,
             label,
             owner,
             form: facts.form,
@@ -213,12 +211,10 @@ impl Inner {
             })
     }
 
-    fn take_place(&self, kind: &Kind, owner: Option<&Owner>) -> Result<Place, StartError> {
+    fn take_place(&self, kind: &Kind, owner: Option<&Owner>) -> Result<TaskId, StartError> {
         let caps = &self.shared.config.caps;
-        let known =
-            self.with_table(|table| table.knows(kind).then(|| table.take_place(kind, owner, caps)));
-        if let Some(place) = known {
-            return place;
+        if let Some(id) = self.with_table(|table| table.take_place(kind, owner, caps))? {
+            return Ok(id);
         }
         // Other people's code runs outside the lock.
         let first = contain(|| (self.shared.environment.first_number)(kind))
@@ -226,7 +222,8 @@ impl Inner {
         self.with_table(|table| {
             table.learn(kind, first);
             table.take_place(kind, owner, caps)
-        })
+        })?
+        .ok_or_else(|| StartError::NumbersExhausted { kind: kind.clone() })
     }
 
     /// Asks the producer to start the work, within the bounds.

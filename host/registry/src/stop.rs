@@ -239,20 +239,23 @@ impl Task {
         answer(askers, &Answer::Requested);
     }
 
-    /// Records that the work refused. Returns who insists nevertheless.
+    /// Records that the work refused. Returns who insists nevertheless; whoever
+    /// asked then gets what they asked for after all.
     pub(crate) fn refuse(&self, refusal: &StopRefusal) -> Option<Stop> {
         let askers = {
             let mut body = self.body();
             let demand = body.live().and_then(|live| live.demand.as_mut())?;
+            if let Some(stop) = &demand.tear_down {
+                return Some(stop.clone());
+            }
             if demand.force.is_some() {
-                // Whoever asked gets what they asked for after all.
                 return None;
             }
             demand.ask = None;
             std::mem::take(&mut demand.askers)
         };
         answer(askers, &Answer::Refused(refusal.clone()));
-        self.body().live()?.demand.as_ref()?.tear_down.clone()
+        None
     }
 
     /// Ends the record. `None` if it had ended before: that end stands.
@@ -272,8 +275,12 @@ impl Task {
             }
         };
         body.apply(event);
-        body.stage =
-            Stage::Over(Over { at: Instant::now(), usage, announcement: Announcement::Owed });
+        body.stage = Stage::Over(Over {
+            at: Instant::now(),
+            usage,
+            announcement: Announcement::Owed,
+            filed: None,
+        });
         self.close_spools();
         let askers = live.demand.map(|demand| demand.askers).unwrap_or_default();
         if !matches!(answer, Answer::Refused(_)) {
@@ -347,6 +354,7 @@ impl Settled {
     pub(crate) fn tell(self, task: &Task) -> Then {
         answer(self.askers, &self.answer);
         task.settled.notify_waiters();
+        task.wake_readers();
         task.wake.notify_one();
         // The last handle may release the producer's resources, and break in it.
         if let Err(panic) = contain(move || drop(self.control)) {
@@ -371,9 +379,14 @@ impl Inner {
     pub(crate) fn settle(&self, task: &Arc<Task>, event: &Event, answer: &Answer) -> Option<Then> {
         // The producer's code runs outside the locks.
         let usage = task.control().and_then(|control| task.usage(&*control));
-        let settled = self.with_table(|table| {
-            let settled = task.settle(event, answer, usage)?;
+        let settled = self.with_swept_table(|table| {
+            let mut settled = task.settle(event, answer, usage)?;
             table.leave(&task.id.kind, task.owner.as_ref());
+            if settled.then == Then::Announce && self.listeners.is_empty() {
+                // There is nobody to tell, so the record can be filed at once.
+                settled.then = Then::Nothing;
+                table.file(task);
+            }
             Some(settled)
         })?;
         Some(settled.tell(task))

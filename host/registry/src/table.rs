@@ -1,13 +1,13 @@
-//! Which tasks there are: the indexes, the caps and the retention.
+//! Which tasks there are: the indexes and the caps.
 //!
 //! A plain value under the registry's one lock. Every operation costs what it
 //! returns or drops, whatever the table holds. Tasks that it drops are handed
 //! to the caller, so that their spools are freed outside the lock.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    ops::Bound,
-    sync::{Arc, Weak},
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    sync::{Arc, Weak, atomic::Ordering},
 };
 
 use tokio::time::Instant;
@@ -15,11 +15,13 @@ use tokio::time::Instant;
 use crate::{
     AgentId, Caller, Cap, Caps, Kind, Owner, Retention, SessionId, StartError, TaskId,
     owner::Registration,
-    task::{Stage, Task},
+    retention::{Archive, Swept},
+    shelf::Shelf,
+    task::Task,
 };
 
 /// Tasks in the order of their start.
-type Shelf = BTreeMap<u64, Arc<Task>>;
+type Tasks = Shelf<Arc<Task>>;
 
 pub(crate) struct Table {
     /// Refuses every start once it is closed.
@@ -31,23 +33,21 @@ pub(crate) struct Table {
     owners: HashMap<u64, OfOwner>,
     /// How many owners there were when the dead ones were last removed.
     owners_kept: usize,
-    all: Shelf,
-    unowned: Shelf,
-    sessions: HashMap<SessionId, Shelf>,
+    all: Tasks,
+    unowned: Tasks,
+    sessions: HashMap<SessionId, Tasks>,
     /// Live tasks, and starts that are on their way.
     live: usize,
     last_sequence: u64,
     last_owner: u64,
-    /// Ended tasks by their end, apart by whether somebody was told.
-    told: BTreeMap<(Instant, u64), Arc<Task>>,
-    untold: BTreeMap<(Instant, u64), Arc<Task>>,
+    archive: Archive,
 }
 
 struct OfKind {
     /// `None` once every number was used.
     next: Option<u64>,
     live: usize,
-    tasks: HashMap<u64, Arc<Task>>,
+    tasks: HashMap<u64, Arc<Task>, BuildHasherDefault<NumberHasher>>,
 }
 
 struct OfOwner {
@@ -55,14 +55,7 @@ struct OfOwner {
     disposed: bool,
     live: usize,
     starting: usize,
-    tasks: Shelf,
-}
-
-/// A place under the caps, for a start that is on its way.
-#[must_use = "the place stays taken until it is given back"]
-pub(crate) struct Place {
-    pub(crate) id: TaskId,
-    pub(crate) sequence: u64,
+    tasks: Tasks,
 }
 
 impl Table {
@@ -74,39 +67,35 @@ impl Table {
             agents: HashMap::new(),
             owners: HashMap::new(),
             owners_kept: 0,
-            all: Shelf::new(),
-            unowned: Shelf::new(),
+            all: Shelf::default(),
+            unowned: Shelf::default(),
             sessions: HashMap::new(),
             live: 0,
             last_sequence: 0,
             last_owner: 0,
-            told: BTreeMap::new(),
-            untold: BTreeMap::new(),
+            archive: Archive::default(),
         }
     }
 
     // Starts.
-
-    pub(crate) fn knows(&self, kind: &Kind) -> bool {
-        self.kinds.contains_key(kind)
-    }
 
     /// Makes a kind known, whose tasks are numbered from there.
     pub(crate) fn learn(&mut self, kind: &Kind, first: u64) {
         self.kinds.entry(kind.clone()).or_insert_with(|| OfKind {
             next: Some(first),
             live: 0,
-            tasks: HashMap::new(),
+            tasks: HashMap::default(),
         });
     }
 
-    /// Checks all that the table knows of, and takes a place. A refusal changes nothing.
+    /// Checks all that the table knows of, and takes a place under the caps. A
+    /// refusal changes nothing. `None` if the kind has to be learned first.
     pub(crate) fn take_place(
         &mut self,
         kind: &Kind,
         owner: Option<&Owner>,
         caps: &Caps,
-    ) -> Result<Place, StartError> {
+    ) -> Result<Option<TaskId>, StartError> {
         if !self.open {
             return Err(StartError::Disposed);
         }
@@ -117,7 +106,7 @@ impl Table {
             let live = self.live_under(owner)?;
             check(live, caps.per_owner, || Cap::Owner(owner.agent().clone()))?;
         }
-        let of_kind = self.kinds.get_mut(kind).expect("a kind is learned before its first start");
+        let Some(of_kind) = self.kinds.get_mut(kind) else { return Ok(None) };
         check(of_kind.live, caps.per_kind, || Cap::Kind(kind.clone()))?;
         check(self.live, caps.total, || Cap::Total)?;
         let number =
@@ -130,8 +119,7 @@ impl Table {
             of_owner.live += 1;
             of_owner.starting += 1;
         }
-        self.last_sequence += 1;
-        Ok(Place { id: TaskId { kind: kind.clone(), number }, sequence: self.last_sequence })
+        Ok(Some(TaskId { kind: kind.clone(), number }))
     }
 
     /// Returns how many tasks live under the owner, if it is the instance that
@@ -169,24 +157,24 @@ impl Table {
     /// An owner that was registered anew meanwhile keeps what it had started.
     pub(crate) fn insert(&mut self, task: &Arc<Task>) -> Result<(), StartError> {
         self.admits(task.owner.as_ref())?;
+        self.last_sequence += 1;
+        let sequence = self.last_sequence;
+        task.sequence.store(sequence, Ordering::Relaxed);
         match &task.owner {
-            None => {
-                self.unowned.insert(task.sequence, task.clone());
-            }
+            None => self.unowned.push(sequence, task.clone()),
             Some(owner) => {
                 if let Some(of_owner) = self.owners.get_mut(&owner.number()) {
                     of_owner.starting -= 1;
-                    of_owner.tasks.insert(task.sequence, task.clone());
+                    of_owner.tasks.push(sequence, task.clone());
                 }
-                self.sessions
-                    .entry(owner.session().clone())
-                    .or_default()
-                    .insert(task.sequence, task.clone());
+                let of_session = self.sessions.entry(owner.session().clone()).or_default();
+                of_session.push(sequence, task.clone());
             }
         }
-        self.all.insert(task.sequence, task.clone());
-        let of_kind = self.kinds.get_mut(&task.id.kind).expect("the kind of a place is known");
-        of_kind.tasks.insert(task.id.number, task.clone());
+        self.all.push(sequence, task.clone());
+        if let Some(of_kind) = self.kinds.get_mut(&task.id.kind) {
+            of_kind.tasks.insert(task.id.number, task.clone());
+        }
         Ok(())
     }
 
@@ -216,7 +204,7 @@ impl Table {
                 disposed: false,
                 live: 0,
                 starting: 0,
-                tasks: Shelf::new(),
+                tasks: Shelf::default(),
             },
         );
         owner
@@ -243,7 +231,7 @@ impl Table {
             None => Vec::new(),
             Some(of_owner) => {
                 of_owner.disposed = true;
-                of_owner.tasks.values().cloned().collect()
+                of_owner.tasks.iter().cloned().collect()
             }
         }
     }
@@ -256,8 +244,9 @@ impl Table {
     /// Drops the owner and the records of its tasks.
     pub(crate) fn remove_owner(&mut self, owner: &Owner) -> Vec<Arc<Task>> {
         let Some(of_owner) = self.owners.remove(&owner.number()) else { return Vec::new() };
-        let tasks: Vec<_> = of_owner.tasks.into_values().collect();
+        let tasks: Vec<_> = of_owner.tasks.iter().cloned().collect();
         for task in &tasks {
+            self.archive.forget(task);
             self.remove(task);
         }
         tasks
@@ -266,7 +255,7 @@ impl Table {
     /// Refuses further starts and returns the tasks that live.
     pub(crate) fn close(&mut self) -> Vec<Arc<Task>> {
         self.open = false;
-        self.all.values().filter(|task| !task.is_terminal()).cloned().collect()
+        self.live_tasks().cloned().collect()
     }
 
     /// Forgets all owners; those that live on hold nothing of the registry.
@@ -287,7 +276,7 @@ impl Table {
 
     /// Returns up to `limit` tasks that the caller may see, and whether there are more.
     pub(crate) fn page(&self, caller: &Caller, limit: usize, after: u64) -> (Vec<Arc<Task>>, bool) {
-        let none = Shelf::new();
+        let none = Shelf::default();
         let (first, second) = match caller {
             Caller::Operator => (&self.all, &none),
             Caller::Anyone => (&self.unowned, &none),
@@ -295,9 +284,8 @@ impl Table {
                 (&self.unowned, self.sessions.get(session).unwrap_or(&none))
             }
         };
-        let from = (Bound::Excluded(after), Bound::Unbounded);
-        let mut first = first.range(from).peekable();
-        let mut second = second.range(from).peekable();
+        let mut first = first.after(after).peekable();
+        let mut second = second.after(after).peekable();
         let mut merged = std::iter::from_fn(|| match (first.peek(), second.peek()) {
             (Some((one, _)), Some((other, _))) if other < one => second.next(),
             (None, _) => second.next(),
@@ -314,110 +302,79 @@ impl Table {
     }
 
     pub(crate) fn terminal(&self) -> usize {
-        self.told.len() + self.untold.len()
+        self.archive.len()
     }
 
     /// Returns every task that has not ended.
     pub(crate) fn live_tasks(&self) -> impl Iterator<Item = &Arc<Task>> {
-        self.all.values().filter(|task| !task.is_terminal())
+        self.all.iter().filter(|task| !task.is_terminal())
     }
 
     // Retention.
 
-    /// Files an ended task by whether somebody was told of its end. Asking again
-    /// moves it where it belongs now.
+    /// Files an ended task for retention. Filing it again moves it where it
+    /// belongs once somebody was told of its end.
     pub(crate) fn file(&mut self, task: &Arc<Task>) {
-        if self.all.get(&task.sequence).is_none_or(|known| !Arc::ptr_eq(known, task)) {
-            return;
+        // One that never came in, or has gone with its owner, is not kept.
+        if task.sequence() != 0 {
+            self.archive.file(task);
         }
-        // The table's lock may be held when a body's is taken, never the other way round.
-        let (at, told) = {
-            let body = task.body();
-            match &body.stage {
-                Stage::Live(_) => return,
-                Stage::Over(over) => (over.at, body.told()),
-            }
-        };
-        let key = (at, task.sequence);
-        let (to, from) = if told {
-            (&mut self.told, &mut self.untold)
-        } else {
-            (&mut self.untold, &mut self.told)
-        };
-        from.remove(&key);
-        to.insert(key, task.clone());
     }
 
-    /// Drops the records that are over the count or the age, and returns them:
-    /// the oldest first, those that nobody was told of last.
-    pub(crate) fn sweep(&mut self, now: Instant, retention: &Retention) -> Vec<Swept> {
-        let mut swept = Vec::new();
-        while let Some(next) = self.overdue(now, retention) {
-            let (shelf, told) = match next {
-                Overdue::Told => (&mut self.told, true),
-                Overdue::Untold => (&mut self.untold, false),
-            };
-            let Some((_, task)) = shelf.pop_first() else { break };
-            self.remove(&task);
-            swept.push(Swept { task, told });
-        }
-        swept
-    }
-
-    fn overdue(&self, now: Instant, retention: &Retention) -> Option<Overdue> {
-        let aged = |shelf: &BTreeMap<(Instant, u64), Arc<Task>>| {
-            shelf
-                .first_key_value()
-                .is_some_and(|((at, _), _)| now.saturating_duration_since(*at) >= retention.age)
-        };
-        let over = self.terminal() > retention.count;
-        if aged(&self.told) || (over && !self.told.is_empty()) {
-            Some(Overdue::Told)
-        } else if aged(&self.untold) || over {
-            Some(Overdue::Untold)
-        } else {
-            None
+    /// Moves the records that are over the count or the age to where they are dropped.
+    pub(crate) fn sweep(&mut self, now: Instant, retention: &Retention, swept: &mut Vec<Swept>) {
+        while let Some(due) = self.archive.next_due(now, retention) {
+            self.remove(&due.task);
+            swept.push(due);
         }
     }
 
     fn remove(&mut self, task: &Arc<Task>) {
-        self.all.remove(&task.sequence);
+        let sequence = task.sequence.swap(0, Ordering::Relaxed);
+        self.all.remove(sequence);
         if let Some(of_kind) = self.kinds.get_mut(&task.id.kind) {
             of_kind.tasks.remove(&task.id.number);
         }
         match &task.owner {
             None => {
-                self.unowned.remove(&task.sequence);
+                self.unowned.remove(sequence);
             }
             Some(owner) => {
                 if let Some(of_owner) = self.owners.get_mut(&owner.number()) {
-                    of_owner.tasks.remove(&task.sequence);
+                    of_owner.tasks.remove(sequence);
                 }
                 if let Some(shelf) = self.sessions.get_mut(owner.session()) {
-                    shelf.remove(&task.sequence);
+                    shelf.remove(sequence);
                     if shelf.is_empty() {
                         self.sessions.remove(owner.session());
                     }
                 }
             }
         }
-        if let Stage::Over(over) = &task.body().stage {
-            let key = (over.at, task.sequence);
-            self.told.remove(&key);
-            self.untold.remove(&key);
-        }
     }
 }
 
-enum Overdue {
-    Told,
-    Untold,
-}
+/// Hashes the numbers of tasks. They are issued one after the other and by
+/// nobody else, so neighbours may lie side by side: a start then touches memory
+/// that the start before it has touched.
+#[derive(Default)]
+struct NumberHasher(u64);
 
-/// A record that retention has dropped.
-pub(crate) struct Swept {
-    pub(crate) task: Arc<Task>,
-    pub(crate) told: bool,
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        // The map tells entries apart by the highest bits, which small numbers lack.
+        self.0 ^ (self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & 0xFE00_0000_0000_0000)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
 }
 
 fn check(live: usize, limit: Option<usize>, cap: impl FnOnce() -> Cap) -> Result<(), StartError> {

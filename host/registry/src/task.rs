@@ -62,8 +62,9 @@ impl Shared {
 /// One task. Only its driver ends it; everybody else leaves word in `body`.
 pub(crate) struct Task {
     pub(crate) id: TaskId,
-    /// Orders the tasks of all kinds by their start.
-    pub(crate) sequence: u64,
+    /// Orders the tasks of all kinds by their start; 0 while no table holds it.
+    /// Changes under the table's lock only.
+    pub(crate) sequence: AtomicU64,
     pub(crate) label: Box<str>,
     pub(crate) owner: Option<Owner>,
     pub(crate) form: Form,
@@ -108,6 +109,8 @@ pub(crate) struct Over {
     pub(crate) at: Instant,
     pub(crate) usage: Option<Usage>,
     pub(crate) announcement: Announcement,
+    /// Where retention keeps it.
+    pub(crate) filed: Option<u64>,
 }
 
 /// How far the news of an end has come.
@@ -165,7 +168,6 @@ impl Body {
 /// What a task is made of, before it exists.
 pub(crate) struct Plan {
     pub(crate) id: TaskId,
-    pub(crate) sequence: u64,
     pub(crate) label: Box<str>,
     pub(crate) owner: Option<Owner>,
     pub(crate) form: Form,
@@ -175,10 +177,10 @@ pub(crate) struct Plan {
 
 impl Task {
     pub(crate) fn new(plan: Plan, shared: Arc<Shared>) -> Self {
-        let Plan { id, sequence, label, owner, form, generation, bounds } = plan;
+        let Plan { id, label, owner, form, generation, bounds } = plan;
         Self {
             id,
-            sequence,
+            sequence: AtomicU64::new(0),
             label,
             owner,
             form,
@@ -197,6 +199,11 @@ impl Task {
             wake: Notify::const_new(),
             settled: Notify::const_new(),
         }
+    }
+
+    /// Returns the place of the task in the order of starts.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
     }
 
     pub(crate) fn body(&self) -> MutexGuard<'_, Body> {
@@ -292,13 +299,18 @@ impl Task {
         })
     }
 
-    /// Closes what the task can write to.
+    /// Closes what the task can write to. Its readers are woken later.
     pub(crate) fn close_spools(&self) {
-        for stream in [Stream::Output, Stream::Log] {
-            if let Some(spool) = self.spool(stream) {
-                spool.close();
-            }
-        }
+        self.spools().for_each(Spool::close);
+    }
+
+    /// Wakes whoever waits for more output.
+    pub(crate) fn wake_readers(&self) {
+        self.spools().for_each(|spool| spool.changed.notify_waiters());
+    }
+
+    fn spools(&self) -> impl Iterator<Item = &Spool> {
+        [Stream::Output, Stream::Log].into_iter().filter_map(|stream| self.spool(stream))
     }
 }
 
