@@ -142,6 +142,10 @@ impl Driver {
     fn force(&mut self, stop: &Stop, rung: Rung) -> End {
         self.task.concede(stop);
         self.release();
+        let told = self.task.control().and_then(|control| contain(|| control.outcome()).ok()?);
+        if let Some(outcome) = told {
+            return self.end(Ok(outcome), Answer::Requested);
+        }
         if self.on_drop == OnDrop::MayOrphan {
             self.task.shared.counters.orphans.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(task = %self.task.id, ?rung, "the task was dropped; what it started elsewhere may go on as an orphan");

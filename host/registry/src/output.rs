@@ -30,9 +30,10 @@ pub enum Channel {
 /// not show, small enough that what a piece pins in memory does not either.
 const CHUNK: usize = 64 << 10;
 
-/// How many changes of channel are remembered. 16 bytes each, and as many as
-/// there are lines on a long screen; older ones run together.
-const RUNS: usize = 4096;
+/// How many changes of channel are remembered, at 16 bytes each. Bytes whose
+/// channel would be forgotten are dropped: better gone and counted than taken
+/// for what they are not.
+const RUNS: usize = 64 << 10;
 
 /// How much output a host holds, for all tasks together.
 pub(crate) struct Totals {
@@ -103,6 +104,8 @@ pub(crate) struct Held {
     /// How many bytes the chunks and the tail hold.
     memory: u64,
     end: u64,
+    /// No byte before this offset is given out, although it may be held.
+    floor: u64,
     /// Where each run of one channel begins.
     runs: VecDeque<(u64, Channel)>,
     /// Where the consuming reader goes on.
@@ -142,6 +145,7 @@ impl Spool {
                 tail: BytesMut::new(),
                 memory: 0,
                 end: 0,
+                floor: 0,
                 runs: VecDeque::new(),
                 cursor: 0,
             }),
@@ -297,7 +301,7 @@ impl Held {
             Disk::Ring(ring) => ring.len(),
             Disk::Unused | Disk::Gone => 0,
         };
-        self.middle() - on_disk
+        (self.middle() - on_disk).max(self.floor)
     }
 
     /// Returns the offset of the oldest byte in memory.
@@ -311,10 +315,8 @@ impl Held {
         }
         self.runs.push_back((self.end, channel));
         if self.runs.len() > RUNS {
-            // Channels alternate, so the first run swallows the second and goes
-            // on as the third.
-            self.runs.remove(2);
-            self.runs.remove(1);
+            self.runs.pop_front();
+            self.floor = self.runs.front().map_or(self.floor, |(from, _)| *from);
         }
     }
 

@@ -93,6 +93,15 @@ pub trait Control: Send + Sync + 'static {
         None
     }
 
+    /// Returns the outcome that the work has told before it was dropped, if it
+    /// had done all but let go of what it held.
+    ///
+    /// Asked once, when the work was dropped by the last rung of the stop ladder:
+    /// what was told stands.
+    fn outcome(&self) -> Option<Outcome> {
+        None
+    }
+
     /// Returns what the work has used so far.
     fn usage(&self) -> Option<Usage> {
         None

@@ -102,7 +102,7 @@ impl Registry {
         kill: Kill,
     ) -> Result<Killed, KillError> {
         let task = self.inner.find(id, caller)?;
-        let receiver = match task.demand(kill) {
+        let mut receiver = match task.demand(kill) {
             Demanded::Answered(killed, then) => {
                 self.inner.told(&task, then);
                 return Ok(killed);
@@ -112,7 +112,8 @@ impl Registry {
         let bound = task.bounds.ask + MARGIN;
         let answer = tokio::select! {
             biased;
-            answer = receiver => answer.unwrap_or(Answer::AlreadyTerminal),
+            // Borrowed, so that this call still counts as asking when it abandons the task.
+            answer = &mut receiver => answer.unwrap_or(Answer::AlreadyTerminal),
             () = self.inner.shared.sleep(bound) => {
                 self.inner.abandon(&task, bound);
                 Answer::Requested

@@ -6,8 +6,8 @@
 use std::{pin::pin, sync::Arc};
 
 use backlot_registry::{
-    Agreed, BoxFuture, Control, Form, Generation, Kind, OnDrop, Producer, Refusal, Request, Run,
-    StopBounds, StopRefusal, TaskHost, Usage,
+    Agreed, BoxFuture, Control, Form, Generation, Kind, OnDrop, Outcome, Producer, Refusal,
+    Request, Run, StopBounds, StopRefusal, TaskHost, Usage,
 };
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
@@ -261,6 +261,10 @@ impl Control for Reach {
             let link = Arc::clone(&self.link);
             Box::pin(async move { link.drain().await }) as BoxFuture<'static, ()>
         })
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        self.link.take_outcome()
     }
 
     fn usage(&self) -> Option<Usage> {

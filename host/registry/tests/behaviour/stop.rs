@@ -7,7 +7,8 @@ use std::{
 
 use backlot_registry::{
     Agreed, BoxFuture, Config, Control, Environment, Form, Kill, Killed, Kind, Mode, OnDrop,
-    Outcome, Producer, Refusal, Request, Run, Start, Status, StopBounds, StopRefusal, TaskHost,
+    Outcome, Producer, Refusal, Request, Run, Start, Status, Step, StopBounds, StopRefusal,
+    TaskHost,
 };
 use tokio::time::Instant;
 
@@ -128,7 +129,7 @@ async fn r21_work_that_blocks_its_thread_stalls_nobody() {
     let begun = Instant::now();
     assert_eq!(host.kill(&asked).await, Ok(Killed::Requested));
     assert_eq!(begun.elapsed(), Duration::from_secs(3));
-    assert_eq!(host.status(&asked), Status::Killed);
+    assert_eq!((host.status(&asked), host.get(&asked).reported), (Status::Killed, true));
     assert_eq!(
         host.detail(&asked),
         format!("forced: could not be dropped within 3s; its work may still be going on{LOST}")
@@ -246,5 +247,55 @@ impl Producer for BombProducer {
         });
         let run = Run { control: Arc::new(Bomb), done, on_drop: OnDrop::ReleasesAll };
         Box::pin(async move { Ok(run) })
+    }
+}
+
+/// Work that has told its outcome, and is only letting go of what it held.
+struct Told;
+
+impl Control for Told {
+    fn cancel(&self, _reason: Option<String>) -> BoxFuture<'static, Result<Agreed, StopRefusal>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        Some(Outcome::completed())
+    }
+}
+
+struct ToldProducer;
+
+impl Producer for ToldProducer {
+    fn kind(&self) -> &Kind {
+        static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("told").unwrap());
+        &KIND
+    }
+
+    fn form(&self) -> Form {
+        Form::Final
+    }
+
+    fn run(&self, _: Request, _: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {
+        let done = Box::pin(std::future::pending());
+        let run = Run { control: Arc::new(Told), done, on_drop: OnDrop::ReleasesAll };
+        Box::pin(async move { Ok(run) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r21_an_outcome_that_was_told_stands_against_every_rung() {
+    let host = Host::new();
+    for mode in [Mode::Ask, Mode::Force] {
+        let start = Start {
+            label: "told".to_owned(),
+            input: String::new(),
+            owner: None,
+            step: Step::default(),
+        };
+        let id = host.registry.start(Arc::new(ToldProducer), start).await.unwrap();
+        let kill = Kill { mode, reason: None };
+        assert_eq!(host.registry.kill(&id, &OPERATOR, kill).await, Ok(Killed::Requested));
+        let ended = host.registry.wait(&id, &OPERATOR, Duration::from_secs(9)).await.unwrap();
+        assert_eq!(ended.status, Status::Completed, "{ended:?}");
     }
 }
