@@ -8,7 +8,7 @@ use std::{
     fmt, io,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, Thread},
     time::Duration,
@@ -33,6 +33,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often the ticker looks whether a parked guest has begun to compute: what
 /// the first turn of a guest may take longer.
 const PARKED_TICK: Duration = Duration::from_millis(5);
+/// How many looks in a row find no guest before the ticker sleeps: half a second,
+/// so that a run of short tasks wakes it once.
+const EMPTY_LOOKS: u32 = 100;
 
 /// How an [`Engine`] is set up.
 #[derive(Clone, Debug)]
@@ -92,6 +95,8 @@ struct Inner {
     stores: AtomicUsize,
     /// Guests that are being polled now.
     polled: AtomicUsize,
+    /// The ticker sleeps until it is woken.
+    asleep: AtomicBool,
     ticker: OnceLock<Thread>,
 }
 
@@ -113,6 +118,7 @@ impl Engine {
             capacity: config.instances,
             stores: AtomicUsize::new(0),
             polled: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
             ticker: OnceLock::new(),
         });
         let weak = Arc::downgrade(&inner);
@@ -162,7 +168,10 @@ impl Engine {
 
     /// Counts one more live store until the value is dropped.
     pub(crate) fn count_store(&self) -> LiveStore {
-        if self.0.stores.fetch_add(1, Ordering::Relaxed) == 0
+        self.0.stores.fetch_add(1, Ordering::SeqCst);
+        // A wake-up is a system call, so only a ticker that sleeps gets one.
+        if self.0.asleep.load(Ordering::SeqCst)
+            && self.0.asleep.swap(false, Ordering::SeqCst)
             && let Some(ticker) = self.0.ticker.get()
         {
             ticker.unpark();
@@ -216,20 +225,29 @@ impl Drop for Inner {
 }
 
 /// Advances the epoch while guests compute, looks now and then while they are
-/// parked, and sleeps while there are none.
+/// parked, and sleeps once there have been none for a while.
 fn tick(engine: &Weak<Inner>) {
+    let mut empty_looks = 0;
     loop {
         let Some(inner) = engine.upgrade() else { return };
         let computing = inner.polled.load(Ordering::Relaxed) > 0;
-        let idle = inner.stores.load(Ordering::Relaxed) == 0;
+        let empty = inner.stores.load(Ordering::Relaxed) == 0;
         if computing {
             inner.wasmtime.increment_epoch();
+        }
+        empty_looks = if empty { empty_looks + 1 } else { 0 };
+        let mut sleeps = empty_looks > EMPTY_LOOKS;
+        if sleeps {
+            // Said first and looked again after, so that a store made meanwhile
+            // is either seen here or wakes the ticker.
+            inner.asleep.store(true, Ordering::SeqCst);
+            sleeps = inner.stores.load(Ordering::SeqCst) == 0;
         }
         drop(inner);
         thread::park_timeout(match () {
             () if computing => TICK,
-            () if !idle => PARKED_TICK,
-            // Bounds how long a lost wake-up could delay the first tick.
+            () if !sleeps => PARKED_TICK,
+            // It is woken; the bound only lets it see that its engine is gone.
             () => Duration::from_secs(1),
         });
     }
