@@ -62,7 +62,8 @@ lint: setup
 
 # Measure, with optimised builds, and print ratios
 bench: plugins
-    cargo bench --quiet -p backlot-tests
+    cargo bench --quiet -p backlot-tests --bench start
+    cargo bench --quiet -p backlot-registry --bench costs
 
 # What CI runs
 ci: lint test

@@ -23,6 +23,7 @@ const ROUNDS: usize = 9;
 const SPELL: Duration = Duration::from_millis(300);
 
 fn main() -> Result<()> {
+    let only = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
     let host = Host::start(Config::default())?;
     let rounds = host.runtime().block_on(async {
         // The benchmark itself is a task of the runtime that it measures, as an
@@ -34,6 +35,12 @@ fn main() -> Result<()> {
         let registry = host.registry().clone();
         let work = async move {
             let _surface = registry.attach_surface("bench");
+            if only.as_deref() == Some("profile") {
+                // Nothing but tasks, for a profiler to look at.
+                for _ in 0..20 {
+                    tasks(&registry, &producer).await?;
+                }
+            }
             let mut rounds = Vec::new();
             for _ in 0..=ROUNDS {
                 rounds.push(Round {

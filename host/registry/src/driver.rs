@@ -249,6 +249,11 @@ impl Driver {
     async fn until_announced(&mut self) {
         let late = self.task.shared.sleep(self.task.shared.config.report_delay);
         tokio::pin!(late);
+        if owed(&self.task) {
+            // Those who wait mostly take it in their next turn, and a turn costs
+            // less than a timer, which is set when it is first polled.
+            tokio::task::yield_now().await;
+        }
         while owed(&self.task) {
             tokio::select! {
                 () = self.task.wake.notified() => {}

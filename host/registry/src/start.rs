@@ -3,7 +3,16 @@
 //! All that can fail is over before the producer is asked, and nothing can fail
 //! once the work is under way. So work that nobody can find does not exist.
 
-use std::{fmt, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
 
 use crate::{
     AgentId, Ending, Event, Form, Generation, Kind, Owner, Producer, Refusal, Registry, Request,
@@ -169,7 +178,7 @@ impl Registry {
         match inserted {
             Ok(()) => {
                 underway.work = Work::Registered;
-                inner.shared.environment.runtime.spawn(driver.run());
+                inner.launch(driver);
                 Ok(id)
             }
             Err(error) => {
@@ -267,6 +276,23 @@ impl Inner {
         };
         ran.map_err(|panic| self.panicked(kind, panic))?
             .map_err(|refusal| StartError::Refused { kind: kind.clone(), refusal })
+    }
+
+    /// Sets the driver of a task going.
+    ///
+    /// Work that is done at once is done here: a task of the runtime's own would
+    /// cost it three trips between threads. Everything else goes on there, and so
+    /// does what starts elsewhere, since work is polled on that runtime only.
+    fn launch(&self, driver: Driver) {
+        let runtime = &self.shared.environment.runtime;
+        let mut driver = Box::pin(driver.run());
+        let at_home = Handle::try_current().is_ok_and(|here| here.id() == runtime.id());
+        // Whatever it waits for, it is polled again as soon as it is spawned.
+        let mut nobody = Context::from_waker(Waker::noop());
+        if at_home && driver.as_mut().poll(&mut nobody).is_ready() {
+            return;
+        }
+        runtime.spawn(driver);
     }
 
     /// Resolves when the start has become impossible.
