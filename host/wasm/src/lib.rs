@@ -7,6 +7,8 @@
 //!
 //! This crate knows neither jobs nor surfaces.
 
+#![deny(unsafe_code)]
+
 mod bindings;
 mod check;
 mod command;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Traps without a message.
-pub fn trap() -> ! {
+pub(crate) fn trap() -> ! {
     #[cfg(target_family = "wasm")]
     core::arch::wasm32::unreachable();
     #[cfg(not(target_family = "wasm"))]
@@ -13,14 +13,14 @@ pub fn trap() -> ! {
 }
 
 /// Computes for ever.
-pub fn spin() -> ! {
+pub(crate) fn spin() -> ! {
     loop {
         black_box(0);
     }
 }
 
 /// Computes for a while.
-pub fn spin_for(duration: Duration) {
+pub(crate) fn spin_for(duration: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < duration {
         black_box(0);
@@ -28,14 +28,14 @@ pub fn spin_for(duration: Duration) {
 }
 
 /// Computes until a stop is asked for.
-pub fn spin_until_asked() {
+pub(crate) fn spin_until_asked() {
     while host::stop_requested().is_none() {
         spin_for(Duration::from_millis(1));
     }
 }
 
 /// Grows and touches memory until that is refused; returns how many MiB it got.
-pub fn grow() -> usize {
+pub(crate) fn grow() -> usize {
     const MIB: usize = 1 << 20;
     let mut blocks: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -52,7 +52,7 @@ pub fn grow() -> usize {
 
 /// Recurses until the stack is used up.
 #[allow(unconditional_recursion, reason = "that is what it is for")]
-pub fn recurse(depth: u64, calls_host: bool) -> u64 {
+pub(crate) fn recurse(depth: u64, calls_host: bool) -> u64 {
     let frame = black_box([depth; 8]);
     if calls_host {
         host::report(&format!("depth {depth}"));

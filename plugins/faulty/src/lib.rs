@@ -69,6 +69,12 @@
 //! - `version {s, every_ms = 200}`: writes the value that `FAULTY_VERSION` had
 //!   when this was built, `A` without one.
 
+#![allow(
+    clippy::panic,
+    clippy::match_same_arms,
+    reason = "it is made to misbehave, each mode for a reason of its own"
+)]
+
 mod faults;
 mod mode;
 mod tries;

@@ -9,7 +9,7 @@ use serde::Deserialize;
     rename_all_fields = "snake_case",
     deny_unknown_fields
 )]
-pub enum Mode {
+pub(crate) enum Mode {
     RefuseInput {
         #[serde(default = "some_text")]
         text: String,
@@ -165,7 +165,7 @@ pub enum Mode {
 /// How `cancel` refuses.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Refusing {
+pub(crate) enum Refusing {
     #[default]
     NotNow,
     Broken,
@@ -174,7 +174,7 @@ pub enum Refusing {
 /// How a flood ends.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum StopAt {
+pub(crate) enum StopAt {
     #[default]
     Return,
     Fail,
@@ -184,16 +184,16 @@ pub enum StopAt {
 /// One thing to try with the file system.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Try {
-    pub op: Op,
-    pub path: String,
+pub(crate) struct Try {
+    pub(crate) op: Op,
+    pub(crate) path: String,
     #[serde(default)]
-    pub to: String,
+    pub(crate) to: String,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Op {
+pub(crate) enum Op {
     Stat,
     List,
     Read,

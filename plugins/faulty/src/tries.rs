@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 
 /// Tries one thing with the file system.
-pub fn try_file(Try { op, path, to }: &Try) -> String {
+pub(crate) fn try_file(Try { op, path, to }: &Try) -> String {
     let name = format!("{op:?}").to_lowercase();
     let came = match op {
         Op::Stat => fs::symlink_metadata(path)
@@ -25,17 +25,17 @@ pub fn try_file(Try { op, path, to }: &Try) -> String {
 }
 
 /// Tries to connect to `address`.
-pub fn try_connect(address: &str) -> String {
+pub(crate) fn try_connect(address: &str) -> String {
     line(&format!("connect {address}"), TcpStream::connect(address).map(|_| "connected".to_owned()))
 }
 
 /// Tries to listen on `address`.
-pub fn try_listen(address: &str) -> String {
+pub(crate) fn try_listen(address: &str) -> String {
     line(&format!("listen {address}"), TcpListener::bind(address).map(|_| "listening".to_owned()))
 }
 
 /// Tries to look up `address`.
-pub fn try_resolve(address: &str) -> String {
+pub(crate) fn try_resolve(address: &str) -> String {
     line(
         &format!("resolve {address}"),
         address.to_socket_addrs().map(|found| {
@@ -46,12 +46,12 @@ pub fn try_resolve(address: &str) -> String {
 }
 
 /// Adds `text` to the end of a file, which is made if there is none.
-pub fn append(path: &str, text: &str) -> io::Result<()> {
+pub(crate) fn append(path: &str, text: &str) -> io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// Reads a file to its end.
-pub fn read(path: &str) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -18,7 +18,7 @@ const PENDING: usize = 1 << 20;
 struct Stopped;
 
 /// Does what the mode says and returns how it ended.
-pub async fn work(mode: Mode, request: Request) -> Outcome {
+pub(crate) async fn work(mode: Mode, request: Request) -> Outcome {
     match misbehave(mode, request).await {
         Ok(outcome) => outcome,
         Err(Stopped) => outcome(Ending::Killed),
@@ -26,7 +26,7 @@ pub async fn work(mode: Mode, request: Request) -> Outcome {
 }
 
 /// Returns the outcome of work that broke.
-pub fn failed(detail: &str) -> Outcome {
+pub(crate) fn failed(detail: &str) -> Outcome {
     Outcome { detail: Some(detail.to_owned()), ..outcome(Ending::Failed) }
 }
 
@@ -80,7 +80,7 @@ async fn misbehave(mode: Mode, request: Request) -> Result<Outcome, Stopped> {
         }
         Mode::Stubborn { every_ms: 0 } => {
             host::cancelled().await;
-            pending().await
+            pending::<()>().await;
         }
         Mode::Stubborn { every_ms } => {
             for number in 1_u64.. {
@@ -119,7 +119,7 @@ async fn misbehave(mode: Mode, request: Request) -> Result<Outcome, Stopped> {
         }
         Mode::Report { text } => {
             host::report(&text);
-            until_stopped(pending()).await?
+            until_stopped(pending()).await?;
         }
         Mode::SplitChars { times, every_ms } => {
             for _ in 0..times {
