@@ -47,11 +47,11 @@ demo: plugins
 test: plugins
     cargo build --quiet {{ guest }} {{ fixtures }}
     cargo build --quiet {{ host }}
-    cargo nextest run {{ host }}
-    cargo nextest run -p backlot-registry
-    cargo nextest run {{ portable }}
     cargo test --quiet --doc {{ host }}
     cargo test --quiet --doc -p backlot-registry -p backlot-sdk
+    cargo nextest run {{ portable }}
+    cargo nextest run -p backlot-registry
+    cargo nextest run {{ host }}
 
 # Check format, lints and documentation
 lint: setup
