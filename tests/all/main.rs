@@ -8,6 +8,7 @@
 
 mod access;
 mod cli;
+mod commands;
 mod endings;
 mod limits;
 mod output;

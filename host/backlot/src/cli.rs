@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     commands::{self, Verb},
+    config::Config,
     console::{Console, Writer},
     exit::Exit,
     render,
@@ -48,8 +49,17 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// Returns the configuration of a host with room for that many instances.
+    pub(crate) fn config(&self, instances: u32) -> Config {
+        let mut config = Config { instances, ..Config::default() };
+        if let Some(plugins) = self.plugins() {
+            config.plugins = plugins;
+        }
+        config
+    }
+
     /// Returns the plugin folder that was named. An empty variable names none.
-    pub(crate) fn plugins(&self) -> Option<PathBuf> {
+    fn plugins(&self) -> Option<PathBuf> {
         let variable = || env::var_os("BACKLOT_PLUGINS").filter(|folder| !folder.is_empty());
         self.plugins.clone().or_else(|| variable().map(PathBuf::from))
     }
@@ -58,7 +68,11 @@ impl Common {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Kinds(Kinds),
     Check(Check),
+    Doctor(Doctor),
+    Completions(Completions),
+    Man(Man),
 }
 
 /// Run a kind or a component file, and stream its output
@@ -127,6 +141,29 @@ pub(crate) struct Run {
     pub(crate) args: Vec<String>,
 }
 
+/// List the kinds of the plugin folder
+///
+/// Prints a line for each, with its name, its form and its summary: in columns
+/// on a terminal, separated by tabs elsewhere. The folder's other *.wasm files
+/// follow on stderr, a line each, with the reason why they cannot be run.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 all can be run, 1 some cannot, 2 usage, 3 nothing can be listed.
+
+Examples:
+  backlot kinds
+  backlot kinds --plugins ./plugins | cut -f1
+
+With --json, stdout is one JSON document:
+  {\"folder\":..,\"kinds\":[{\"kind\":..,\"file\":..,\"ok\":true,\"form\":..,\"summary\":..,..},
+                          {\"file\":..,\"ok\":false,\"error\":..}]}
+A folder that cannot be listed has no kinds and an \"error\".")]
+pub(crate) struct Kinds {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Tell what component files are, and what they need
 ///
 /// Prints form, contract version, descriptor, exports, imports and what may need
@@ -141,6 +178,54 @@ pub(crate) struct Check {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// Tell whether this machine suits the host, and what to do where it does not
+///
+/// Looks at limits of the kernel and of this process, at memory, at the folders,
+/// at the Rust toolchain, and starts an engine. Prints a line for each: ok, warn
+/// or fail, what it is about, what was found and, after an arrow, the fix.
+///
+/// A warning is about what some will miss: many tasks at a time, much output, or
+/// plugins of their own.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 nothing failed, 1 something failed, 2 usage.
+
+Examples:
+  backlot doctor
+  backlot doctor --json | jq '.checks[] | select(.status != \"ok\")'
+
+With --json, stdout is one JSON document:
+  {\"ok\":true|false,\"checks\":[{\"name\":..,\"status\":\"ok\"|\"warn\"|\"fail\",\"value\":..,\"fix\":..|null}]}")]
+pub(crate) struct Doctor {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print a script that completes command lines in a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 printed, 1 it could not be written, 2 usage.
+
+Examples:
+  backlot completions bash > ~/.local/share/bash-completion/completions/backlot
+  backlot completions zsh > ~/.zfunc/_backlot
+  backlot completions fish > ~/.config/fish/completions/backlot.fish")]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print the manual page
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 printed, 1 it could not be written, 2 usage.
+
+Examples:
+  backlot man > ~/.local/share/man/man1/backlot.1
+  backlot man | man -l -")]
+pub(crate) struct Man {}
 
 /// Runs the command line of this process and returns its exit code.
 ///
@@ -206,6 +291,8 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
     }
     own.iter().find_map(|word| match word.to_str()? {
         "run" => Some(Verb::Run),
+        "kinds" => Some(Verb::Kinds),
+        "doctor" => Some(Verb::Doctor),
         "check" => Some(Verb::Check),
         _ => None,
     })
@@ -307,6 +394,9 @@ mod tests {
         };
         assert_eq!(asked("run --json --bad"), Some(Verb::Run));
         assert_eq!(asked("--json check"), Some(Verb::Check));
+        assert_eq!(asked("kinds --bad --json"), Some(Verb::Kinds));
+        assert_eq!(asked("doctor --json run"), Some(Verb::Doctor));
+        assert_eq!(asked("completions --json"), None);
         assert_eq!(asked("run --bad a.wasm -- --json"), None);
         assert_eq!(asked("--json"), None);
     }

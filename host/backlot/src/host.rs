@@ -88,6 +88,14 @@ pub enum KindError {
         /// Why not.
         source: io::Error,
     },
+    /// The file cannot be a kind by its name.
+    #[error("{}: {source}", path.display())]
+    FileName {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: InvalidKind,
+    },
     /// The file is larger than any component that is run.
     #[error("{} is larger than a component can be, which is {limit} bytes", path.display())]
     TooLarge {
@@ -169,7 +177,8 @@ impl Host {
         let kind = Kind::new(name)?;
         // A kind is letters, digits and hyphens, so it cannot leave the folder.
         let path = self.plugins.join(format!("{kind}.wasm"));
-        match tokio::fs::metadata(&path).await {
+        // A link to nothing is a file that cannot be read, and is told so.
+        match tokio::fs::symlink_metadata(&path).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let folder = self.plugins.clone();
                 return Err(match folder.exists() {
@@ -179,10 +188,21 @@ impl Host {
             }
             _ => {}
         }
-        let component = self.load_file(&path).await?;
+        self.load_kind_file(&path).await
+    }
+
+    /// Loads a file of a plugin folder, whose name is that of its kind.
+    ///
+    /// # Errors
+    ///
+    /// When it is not named after its kind, or cannot be read or run.
+    pub async fn load_kind_file(&self, path: &Path) -> Result<Component, KindError> {
+        let kind = kind_of(path)
+            .map_err(|source| KindError::FileName { path: path.to_owned(), source })?;
+        let component = self.load_file(path).await?;
         match &component.description().kind {
             found if *found == kind => Ok(component),
-            found => Err(KindError::OtherKind { path, found: found.clone() }),
+            found => Err(KindError::OtherKind { path: path.to_owned(), found: found.clone() }),
         }
     }
 
@@ -201,15 +221,8 @@ impl Host {
 
     /// Returns the kinds that the plugin folder has files for, in order.
     pub fn kinds(&self) -> Vec<Kind> {
-        let Ok(entries) = std::fs::read_dir(&self.plugins) else { return Vec::new() };
-        let mut kinds: Vec<Kind> = entries
-            .filter_map(|entry| {
-                let name = entry.ok()?.file_name();
-                Kind::new(name.to_str()?.strip_suffix(".wasm")?).ok()
-            })
-            .collect();
-        kinds.sort();
-        kinds
+        let files = kind_files(&self.plugins).unwrap_or_default();
+        files.iter().filter_map(|path| kind_of(path).ok()).collect()
     }
 
     /// Stops every task by the stop ladder and lets go of everything.
@@ -241,6 +254,26 @@ impl Drop for Threads {
     }
 }
 
+/// Returns the files of a plugin folder that are meant to be kinds, in order.
+pub(crate) fn kind_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if name.as_encoded_bytes().ends_with(b".wasm") {
+            files.push(name);
+        }
+    }
+    // In the order of their kinds, which the ending would change.
+    files.sort_by(|one, other| Path::new(one).file_stem().cmp(&Path::new(other).file_stem()));
+    Ok(files.into_iter().map(|name| folder.join(name)).collect())
+}
+
+/// Returns the kind that a file of a plugin folder is named after.
+pub(crate) fn kind_of(path: &Path) -> Result<Kind, InvalidKind> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Kind::new(name.strip_suffix(".wasm").unwrap_or(&name))
+}
+
 /// Reads a component file, bounded: a path can name anything, and what it names
 /// can change at any time, so only what was opened is looked at.
 async fn read(path: &Path, limit: u64) -> Result<Vec<u8>, KindError> {
@@ -249,8 +282,13 @@ async fn read(path: &Path, limit: u64) -> Result<Vec<u8>, KindError> {
     let too_large = || KindError::TooLarge { path: path.to_owned(), limit };
     // Opening a pipe would wait for its writer.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file =
-        tokio::fs::File::options().read(true).custom_flags(flags).open(path).await.map_err(fail)?;
+    let opened = tokio::fs::File::options().read(true).custom_flags(flags).open(path).await;
+    let file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
+            return Err(fail(io::Error::new(error.kind(), "it is a link to nothing")));
+        }
+        opened => opened.map_err(fail)?,
+    };
     let about = file.metadata().await.map_err(fail)?;
     if about.is_dir() {
         return Err(fail(io::Error::other("it is a folder")));

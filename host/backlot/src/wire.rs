@@ -1,6 +1,8 @@
 //! The shapes that `--json` prints. They change only with a new major version;
 //! fields may be added.
 
+use std::path::Path;
+
 use backlot_registry::{Channel, Snapshot};
 use backlot_wasm::Description;
 use serde::Serialize;
@@ -84,6 +86,50 @@ impl Task {
     }
 }
 
+/// The document of `backlot kinds --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Kinds {
+    /// The plugin folder; missing where the command line was not understood.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) folder: Option<String>,
+    pub(crate) kinds: Vec<File>,
+    /// Why no file was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl Kinds {
+    pub(crate) fn refused(folder: Option<&Path>, error: String) -> Self {
+        let folder = folder.map(|folder| folder.display().to_string());
+        Self { folder, kinds: Vec::new(), error: Some(error) }
+    }
+}
+
+/// The document of `backlot doctor --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Checkup {
+    pub(crate) ok: bool,
+    pub(crate) checks: Vec<Check>,
+    /// Why nothing was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl Checkup {
+    pub(crate) fn refused(error: String) -> Self {
+        Self { ok: false, checks: Vec::new(), error: Some(error) }
+    }
+}
+
+/// What was found about one thing that the host needs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Check {
+    pub(crate) name: &'static str,
+    pub(crate) status: &'static str,
+    pub(crate) value: String,
+    pub(crate) fix: Option<String>,
+}
+
 /// The document of `backlot check --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -93,7 +139,7 @@ pub(crate) struct Report {
     pub(crate) error: Option<String>,
 }
 
-/// What became of checking a file.
+/// What became of loading a file.
 #[derive(Debug, Serialize)]
 pub(crate) struct File {
     pub(crate) file: String,
@@ -104,7 +150,18 @@ pub(crate) struct File {
     pub(crate) component: Option<Component>,
 }
 
-/// A component, as `backlot check --json` shows it.
+impl File {
+    pub(crate) fn of(file: &Path, loaded: Result<&Description, String>) -> Self {
+        Self {
+            file: file.display().to_string(),
+            ok: loaded.is_ok(),
+            component: loaded.as_ref().ok().map(|about| Component::of(about)),
+            error: loaded.err(),
+        }
+    }
+}
+
+/// A component, as `--json` shows it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Component {
     form: String,
@@ -122,7 +179,7 @@ pub(crate) struct Component {
 }
 
 impl Component {
-    pub(crate) fn of(about: &Description) -> Self {
+    fn of(about: &Description) -> Self {
         Self {
             form: about.form.to_string(),
             contract: about.contract,

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use backlot_wasm::Description;
+use backlot_wasm::{Component, Description};
 
 use crate::{
     cli::Check,
-    commands::Verb,
+    commands::{Verb, print},
     config::Config,
-    console::{Console, is_closed},
+    console::Console,
     exit::Exit,
     host::Host,
     render, wire,
@@ -38,14 +37,8 @@ pub(crate) async fn check(args: Check, console: &Console) -> anyhow::Result<Exit
             exit = Exit::Refused;
         }
         if args.json {
-            report.files.push(wire::File {
-                file: file.display().to_string(),
-                ok: loaded.is_ok(),
-                error: loaded.as_ref().err().map(render::chain),
-                component: loaded
-                    .ok()
-                    .map(|component| wire::Component::of(component.description())),
-            });
+            let about = loaded.as_ref().map(Component::description).map_err(render::chain);
+            report.files.push(wire::File::of(file, about));
             continue;
         }
         match loaded {
@@ -63,15 +56,6 @@ pub(crate) async fn check(args: Check, console: &Console) -> anyhow::Result<Exit
         print(console, wire::line(&report)).await?;
     }
     Ok(exit)
-}
-
-/// Prints the text and returns whether anybody still reads.
-async fn print(console: &Console, text: String) -> anyhow::Result<bool> {
-    match console.out.write(text).await {
-        Ok(()) => Ok(true),
-        Err(error) if is_closed(&error) => Ok(false),
-        Err(error) => Err(error).context("cannot write to stdout"),
-    }
 }
 
 /// Returns what people read about a component. What it says of itself is its

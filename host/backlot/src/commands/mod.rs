@@ -1,29 +1,41 @@
 //! The commands, one file per verb.
 
 mod check;
+mod completions;
+mod doctor;
+mod kinds;
+mod man;
 mod run;
+
+use anyhow::Context as _;
+use bytes::Bytes;
 
 use crate::{
     cli::{Cli, Command},
-    console::Console,
+    console::{Console, is_closed},
     exit::Exit,
     render, wire,
 };
 
-/// What can be asked for.
+/// What can be asked for as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Run,
+    Kinds,
     Check,
+    Doctor,
 }
 
 impl Verb {
     /// Returns the JSON with which it answers a command line that cannot be
-    /// understood, or checks no file at all.
+    /// understood, or looks at nothing at all.
     pub(crate) fn refusal(self, error: String) -> String {
+        let exit = Exit::Usage.code();
         match self {
-            Self::Run => wire::line(&wire::Event::Refused { error, exit: Exit::Usage.code() }),
+            Self::Run => wire::line(&wire::Event::Refused { error, exit }),
+            Self::Kinds => wire::line(&wire::Kinds::refused(None, error)),
             Self::Check => wire::line(&wire::Report { files: Vec::new(), error: Some(error) }),
+            Self::Doctor => wire::line(&wire::Checkup::refused(error)),
         }
     }
 }
@@ -32,10 +44,23 @@ impl Verb {
 pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
     let ended = match cli.command {
         Command::Run(run) => run::run(*run, &cli.common, console).await,
+        Command::Kinds(kinds) => kinds::kinds(kinds, &cli.common, console).await,
         Command::Check(check) => check::check(check, console).await,
+        Command::Doctor(doctor) => doctor::doctor(doctor, &cli.common, console).await,
+        Command::Completions(completions) => completions::completions(completions, console).await,
+        Command::Man(_) => man::man(console).await,
     };
     ended.unwrap_or_else(|error| {
         console.err.note(&render::complaint(&format!("{error:#}")));
         Exit::Failed
     })
+}
+
+/// Writes to stdout and returns whether anybody still reads.
+async fn print(console: &Console, text: impl Into<Bytes>) -> anyhow::Result<bool> {
+    match console.out.write(text).await {
+        Ok(()) => Ok(true),
+        Err(error) if is_closed(&error) => Ok(false),
+        Err(error) => Err(error).context("cannot write to stdout"),
+    }
 }

@@ -27,7 +27,6 @@ use tokio::{
 
 use crate::{
     cli::{Common, Run},
-    config::Config,
     console::{Console, is_closed},
     exit::Exit,
     host::Host,
@@ -35,6 +34,8 @@ use crate::{
     wire::{self, Event, StreamName, Task},
 };
 
+/// How many instances the host has room for: one runs.
+pub(super) const INSTANCES: u32 = 16;
 /// How much of a task's output is written at a time, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
 /// How often progress is looked at, and so how often it can be printed.
@@ -122,10 +123,7 @@ async fn prepare(args: Run, common: &Common) -> Result<(Host, TaskId), Refused> 
         Some(source) => Some(input(source, limits.input).await?),
         None => None,
     };
-    let mut config = Config { instances: 16, ..Config::default() };
-    if let Some(plugins) = common.plugins() {
-        config.plugins = plugins;
-    }
+    let config = common.config(INSTANCES);
     let bounds = config.registry.bounds;
     let host = Host::start(config).map_err(|error| Refused::by(&error))?;
     let component = load(&host, &args.target).await?;

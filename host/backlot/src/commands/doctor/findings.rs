@@ -1,0 +1,431 @@
+//! What the facts mean: a pure function from what was seen to what is said.
+
+use std::io;
+
+use backlot_wasm::Limits;
+use bytesize::ByteSize;
+use rustix::process::Rlimit;
+
+use super::facts::{Engine, Facts, Folder, Inotify, Memory, Toolchain};
+
+/// Fewer live tasks than that are few for a machine's background work.
+const LIVE_TASKS: u32 = 1_000;
+/// What most systems start a process with once it says that it can use more, and
+/// room for a thousand tasks that have folders, connections and spill files.
+const OPEN_FILES: u64 = 4_096;
+/// The address space that one linear memory of the engine's pool reserves: what
+/// 32 bits can address, and a guard.
+const MEMORY_RESERVED: u64 = (4 << 30) + (32 << 20);
+/// Linear memories that the pool has apart from one for each instance.
+const MORE_MEMORIES: u64 = 8;
+/// Address space for everything else: the program, stacks, tables and buffers.
+const PROCESS_RESERVED: u64 = 2 << 30;
+/// How much room spilled output should find, in bytes: what a few tasks that
+/// write much come to.
+const SPILL_FREE: u64 = 1 << 30;
+/// The least that Linux has by default of each.
+const WATCHES: u64 = 8_192;
+const WATCHERS: u64 = 128;
+
+/// What was found about one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) name: &'static str,
+    pub(super) status: Status,
+    pub(super) value: String,
+    /// What to do about it.
+    pub(super) fix: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Ok,
+    /// Some will miss something.
+    Warn,
+    /// The host cannot do its work.
+    Fail,
+}
+
+impl Status {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// Judges the facts, in the order in which they are shown.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    vec![
+        mappings(facts.mappings, facts.live_tasks),
+        open_files(facts.open_files),
+        address_space(facts.address_space, facts.small.instances, facts.large.instances),
+        memory(&facts.memory),
+        spill(&facts.spill),
+        plugins(&facts.plugins),
+        inotify(facts.inotify.as_ref()),
+        toolchain(&facts.toolchain),
+        engine(&facts.small, &facts.large),
+    ]
+}
+
+fn mappings(mappings: Option<u64>, live_tasks: u32) -> Finding {
+    let finding = About("memory mappings");
+    let room = format!("room for {live_tasks} live tasks");
+    match mappings {
+        None => finding.warn(
+            format!("vm.max_map_count cannot be read; {room} is assumed"),
+            "mount /proc, to have it told",
+        ),
+        Some(mappings) if live_tasks < LIVE_TASKS => finding
+            .warn(format!("{mappings}, {room}"), "`sysctl -w vm.max_map_count=65530`, or more"),
+        Some(mappings) => finding.ok(format!("{mappings}, {room}")),
+    }
+}
+
+fn open_files(limit: Rlimit) -> Finding {
+    let finding = About("open files");
+    let value = limits(limit, |files| files.to_string());
+    match (limit.current, limit.maximum) {
+        (Some(soft), _) if soft >= OPEN_FILES => finding.ok(value),
+        (None, _) => finding.ok(value),
+        (Some(_), Some(hard)) if hard < OPEN_FILES => finding.warn(
+            value,
+            format!(
+                "raise the hard limit where it is set (LimitNOFILE= of a unit, limits.conf), then \
+                 `ulimit -n {OPEN_FILES}`"
+            ),
+        ),
+        (Some(_), _) => finding.warn(value, format!("`ulimit -n {OPEN_FILES}`")),
+    }
+}
+
+fn address_space(limit: Rlimit, small: u32, large: u32) -> Finding {
+    let finding = About("address space");
+    let value = limits(limit, size);
+    let fix = match limit.maximum {
+        None => "`ulimit -v unlimited`".to_owned(),
+        Some(_) => "lift the hard limit where it is set (`ulimit -v`, LimitAS= of a unit, \
+                    limits.conf), then `ulimit -v unlimited`"
+            .to_owned(),
+    };
+    let lacks = |instances| limit.current.is_some_and(|limit| limit < reserved(instances));
+    let needs =
+        |instances| format!("an engine for {instances} tasks needs {}", size(reserved(instances)));
+    match () {
+        () if lacks(small) => finding.fail(format!("{value}; {}", needs(small)), fix),
+        () if lacks(large) => finding.warn(format!("{value}; {}", needs(large)), fix),
+        () => finding.ok(value),
+    }
+}
+
+/// Returns the address space that a host needs for that many instances.
+fn reserved(instances: u32) -> u64 {
+    (u64::from(instances) + MORE_MEMORIES) * MEMORY_RESERVED + PROCESS_RESERVED
+}
+
+fn memory(memory: &Memory) -> Finding {
+    let finding = About("memory");
+    let guests = size(memory.guests);
+    let value = format!("{}, of which guests may take {guests}", size(memory.machine));
+    match memory.group {
+        Some(group) if group < memory.guests => finding.warn(
+            format!("{value}, but this process's control group allows {}", size(group)),
+            format!(
+                "allow the group more than {guests} (MemoryMax= of a unit, or the container's)"
+            ),
+        ),
+        _ if memory.guests < Limits::default().memory => finding.warn(
+            value,
+            format!(
+                "a task may use {} by default: add memory, or run with less: --memory SIZE",
+                size(Limits::default().memory)
+            ),
+        ),
+        _ => finding.ok(value),
+    }
+}
+
+fn spill(folder: &Folder<u64>) -> Finding {
+    let finding = About("spill folder");
+    let path = folder.path.display();
+    match &folder.found {
+        Ok(free) if *free < SPILL_FREE => finding.warn(
+            format!("{path}, {} free", size(*free)),
+            "make room there, or set TMPDIR to a folder that has more",
+        ),
+        Ok(free) => finding.ok(format!("{path}, {} free", size(*free))),
+        Err(error) => finding.fail(
+            format!("{path} cannot be written to: {}", plain(error)),
+            "set TMPDIR to a folder that can",
+        ),
+    }
+}
+
+fn plugins(folder: &Folder<usize>) -> Finding {
+    let finding = About("plugin folder");
+    let path = folder.path.display();
+    let fix = "build the kinds with `just plugins`, or name another folder with --plugins";
+    match &folder.found {
+        Ok(0) => finding.warn(format!("{path}, no kinds"), fix),
+        Ok(1) => finding.ok(format!("{path}, 1 kind")),
+        Ok(kinds) => finding.ok(format!("{path}, {kinds} kinds")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            finding.warn(format!("{path} is missing"), fix)
+        }
+        Err(error) => finding.fail(
+            format!("{path} cannot be listed: {}", plain(error)),
+            "name another folder with --plugins, or make this one readable",
+        ),
+    }
+}
+
+fn inotify(limits: Option<&Inotify>) -> Finding {
+    let finding = About("inotify");
+    let Some(Inotify { watches, instances }) = limits else {
+        return finding.warn(
+            "its limits cannot be read".to_owned(),
+            "mount /proc, or use a kernel with inotify, where folders are to be watched",
+        );
+    };
+    let value = format!("{watches} watches, {instances} instances");
+    let few = [
+        ("fs.inotify.max_user_watches", *watches, WATCHES),
+        ("fs.inotify.max_user_instances", *instances, WATCHERS),
+    ];
+    let raise: Vec<String> = few
+        .iter()
+        .filter(|(_, has, wants)| has < wants)
+        .map(|(name, _, wants)| format!("{name}={wants}"))
+        .collect();
+    match raise.is_empty() {
+        true => finding.ok(value),
+        false => finding.warn(value, format!("`sysctl -w {}`", raise.join(" "))),
+    }
+}
+
+fn toolchain(toolchain: &Toolchain) -> Finding {
+    let finding = About("toolchain");
+    match toolchain {
+        Toolchain::Ready { sysroot } => {
+            finding.ok(format!("{} with wasm32-wasip2", sysroot.display()))
+        }
+        Toolchain::NoTarget { sysroot } => finding.warn(
+            format!("{} without wasm32-wasip2", sysroot.display()),
+            "to write plugins: `rustup target add wasm32-wasip2`",
+        ),
+        Toolchain::Silent => finding.warn(
+            "rustc does not tell where it is".to_owned(),
+            "to write plugins: see what `rustc --print sysroot` says",
+        ),
+        Toolchain::Missing => finding.warn(
+            "there is no rustc on the path".to_owned(),
+            "to write plugins: install Rust from https://rustup.rs, then \
+             `rustup target add wasm32-wasip2`",
+        ),
+    }
+}
+
+fn engine(small: &Engine, large: &Engine) -> Finding {
+    let finding = About("engine");
+    match (&small.started, &large.started) {
+        (Ok(()), Ok(())) => finding.ok(format!("starts, with room for {} tasks", large.instances)),
+        (Ok(()), Err(why)) => finding.warn(
+            format!("starts with room for {} tasks only: {why}", small.instances),
+            "lift what is limited above, or start hosts with fewer `instances`",
+        ),
+        (Err(why), _) => finding.fail(why.clone(), "lift what is limited above"),
+    }
+}
+
+/// What a finding is about.
+struct About(&'static str);
+
+impl About {
+    fn ok(self, value: String) -> Finding {
+        Finding { name: self.0, status: Status::Ok, value, fix: None }
+    }
+
+    fn warn(self, value: String, fix: impl Into<String>) -> Finding {
+        Finding { name: self.0, status: Status::Warn, value, fix: Some(fix.into()) }
+    }
+
+    fn fail(self, value: String, fix: impl Into<String>) -> Finding {
+        Finding { name: self.0, status: Status::Fail, value, fix: Some(fix.into()) }
+    }
+}
+
+fn limits(limit: Rlimit, show: impl Fn(u64) -> String) -> String {
+    let show = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), &show);
+    match limit.current == limit.maximum {
+        true => show(limit.current),
+        false => format!("{}, at most {}", show(limit.current), show(limit.maximum)),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+/// Returns the error without its number, which people do not need.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn limit(soft: impl Into<Option<u64>>, hard: impl Into<Option<u64>>) -> Rlimit {
+        Rlimit { current: soft.into(), maximum: hard.into() }
+    }
+
+    fn good() -> Facts {
+        Facts {
+            mappings: Some(65_530),
+            live_tasks: 5_040,
+            open_files: limit(20_000, 20_000),
+            address_space: limit(None, None),
+            memory: Memory { machine: 16 * GIB, group: None, guests: 12 * GIB },
+            spill: Folder { path: "/tmp".into(), found: Ok(60 * GIB) },
+            plugins: Folder { path: "/plugins".into(), found: Ok(5) },
+            inotify: Some(Inotify { watches: 16_384, instances: 128 }),
+            toolchain: Toolchain::Ready { sysroot: "/rust".into() },
+            small: Engine { instances: 16, started: Ok(()) },
+            large: Engine { instances: 6_000, started: Ok(()) },
+        }
+    }
+
+    /// Returns what is said about facts that are good but for one change, as
+    /// `status name: value → fix` where it is not ok.
+    fn said(change: impl FnOnce(&mut Facts)) -> String {
+        let mut facts = good();
+        change(&mut facts);
+        let lines: Vec<String> = findings(&facts)
+            .into_iter()
+            .filter(|finding| finding.status != Status::Ok)
+            .map(|Finding { name, status, value, fix }| {
+                format!("{} {name}: {value} → {}", status.name(), fix.unwrap())
+            })
+            .collect();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn a_good_machine_has_nothing_to_fix() {
+        let findings = findings(&good());
+        assert_eq!(findings.len(), 9);
+        for finding in findings {
+            assert_eq!((finding.status, &finding.fix), (Status::Ok, &None), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn few_mappings_are_few_tasks() {
+        assert_eq!(
+            said(|facts| (facts.mappings, facts.live_tasks) = (Some(8_000), 615)),
+            "warn memory mappings: 8000, room for 615 live tasks → \
+             `sysctl -w vm.max_map_count=65530`, or more"
+        );
+    }
+
+    #[test]
+    fn few_open_files_are_raised_as_far_as_the_hard_limit_lets() {
+        assert_eq!(
+            said(|facts| facts.open_files = limit(1_024, 524_288)),
+            "warn open files: 1024, at most 524288 → `ulimit -n 4096`"
+        );
+        assert_eq!(
+            said(|facts| facts.open_files = limit(64, None)),
+            "warn open files: 64, at most unlimited → `ulimit -n 4096`"
+        );
+        let hard = said(|facts| facts.open_files = limit(64, 64));
+        assert!(hard.starts_with("warn open files: 64 → raise the hard limit"), "{hard}");
+        assert_eq!(said(|facts| facts.open_files = limit(4_096, 4_096)), "");
+    }
+
+    #[test]
+    fn address_space_is_judged_by_what_an_engine_reserves() {
+        assert_eq!(
+            said(|facts| facts.address_space = limit(4_096_000_000, None)),
+            "fail address space: 3.8 GiB, at most unlimited; an engine for 16 tasks needs 98.8 GiB \
+             → `ulimit -v unlimited`"
+        );
+        let hard = said(|facts| facts.address_space = limit(95 * GIB, 95 * GIB));
+        assert!(hard.starts_with("fail address space: 95.0 GiB; "), "{hard}");
+        assert!(hard.contains("hard limit") && hard.ends_with("`ulimit -v unlimited`"), "{hard}");
+        let some = said(|facts| facts.address_space = limit(100 * GIB, 100 * GIB));
+        assert!(some.starts_with("warn address space: 100.0 GiB; an engine for 6000"), "{some}");
+        assert_eq!(said(|facts| facts.address_space = limit(25_000 * GIB, None)), "");
+    }
+
+    #[test]
+    fn memory_that_a_group_takes_away_is_told() {
+        assert_eq!(said(|facts| facts.memory.group = Some(14 * GIB)), "");
+        let less = said(|facts| facts.memory.group = Some(2 * GIB));
+        assert!(less.contains("guests may take 12.0 GiB, but this"), "{less}");
+        assert!(less.contains("allows 2.0 GiB → allow the group more"), "{less}");
+        let tiny = said(|facts| facts.memory.guests = GIB / 8);
+        assert!(tiny.starts_with("warn memory: ") && tiny.contains("--memory"), "{tiny}");
+    }
+
+    #[test]
+    fn folders_are_told_by_what_is_wrong_with_them() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(
+            said(|facts| facts.spill.found = Ok(GIB - 1)),
+            "warn spill folder: /tmp, 1024.0 MiB free → make room there, or set TMPDIR to a folder \
+             that has more"
+        );
+        let spill = said(|facts| facts.spill.found = Err(denied()));
+        assert!(spill.starts_with("fail spill folder: /tmp cannot be written to: perm"), "{spill}");
+        let plugins = said(|facts| facts.plugins.found = Err(missing()));
+        assert!(plugins.starts_with("warn plugin folder: /plugins is missing → "), "{plugins}");
+        let plugins = said(|facts| facts.plugins.found = Ok(0));
+        assert!(plugins.starts_with("warn plugin folder: /plugins, no kinds → "), "{plugins}");
+        let plugins = said(|facts| facts.plugins.found = Err(denied()));
+        assert!(plugins.starts_with("fail plugin folder: /plugins cannot be listed"), "{plugins}");
+    }
+
+    #[test]
+    fn inotify_limits_are_raised_one_by_one() {
+        let inotify =
+            |watches, instances| said(|facts| facts.inotify = Some(Inotify { watches, instances }));
+        assert_eq!(
+            inotify(100, 128),
+            "warn inotify: 100 watches, 128 instances → `sysctl -w fs.inotify.max_user_watches=8192`"
+        );
+        assert!(inotify(100, 1).ends_with(
+            "`sysctl -w fs.inotify.max_user_watches=8192 fs.inotify.max_user_instances=128`"
+        ));
+        assert!(said(|facts| facts.inotify = None).starts_with("warn inotify: "));
+    }
+
+    #[test]
+    fn a_toolchain_is_missed_by_plugin_authors_only() {
+        for toolchain in
+            [Toolchain::Missing, Toolchain::Silent, Toolchain::NoTarget { sysroot: "/rust".into() }]
+        {
+            let said = said(|facts| facts.toolchain = toolchain);
+            assert!(said.starts_with("warn toolchain: "), "{said}");
+            assert!(said.contains("→ to write plugins: "), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_engine_that_does_not_start_fails_and_a_smaller_one_warns() {
+        let no = || Err("no room".to_owned());
+        assert_eq!(
+            said(|facts| (facts.small.started, facts.large.started) = (no(), no())),
+            "fail engine: no room → lift what is limited above"
+        );
+        let large = said(|facts| facts.large.started = no());
+        assert!(large.starts_with("warn engine: starts with room for 16 tasks only: "), "{large}");
+    }
+}
