@@ -12,7 +12,8 @@ pub struct Config {
     pub plugins: PathBuf,
     /// The folder that output is spilled to.
     pub spill: PathBuf,
-    /// How many component instances can live at a time.
+    /// How many component instances can live at a time; by default as many as
+    /// the kernel's limit on memory mappings allows.
     pub instances: u32,
     /// Linear memory over all guests, in bytes; three quarters of the machine's
     /// when `None`.
@@ -39,7 +40,7 @@ impl Default for Config {
         Self {
             plugins: default_plugins(),
             spill: env::temp_dir(),
-            instances: 6_000,
+            instances: backlot_wasm::default_instances(),
             guest_memory: None,
             threads: None,
             registry: registry::Config::default(),

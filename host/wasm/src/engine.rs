@@ -53,7 +53,7 @@ impl EngineConfig {
     /// Returns the defaults: as many instances as memory mappings allow, and
     /// three quarters of the machine's memory for guests.
     pub fn new(runtime: Handle) -> Self {
-        Self { runtime, instances: instances(), guest_memory: machine_memory() / 4 * 3 }
+        Self { runtime, instances: default_instances(), guest_memory: machine_memory() / 4 * 3 }
     }
 
     /// Returns what wasmtime is set up with, so that a program can measure
@@ -293,7 +293,7 @@ fn settings(config: &EngineConfig) -> wasmtime::Config {
 /// Returns how many instances the kernel's limit on memory mappings allows. A
 /// task takes eight to ten of them, and each stack of the pool two from the
 /// start.
-fn instances() -> u32 {
+pub fn default_instances() -> u32 {
     let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count")
         .ok()
         .and_then(|text| text.trim().parse().ok())

@@ -31,7 +31,7 @@ pub use self::{
     check::{ComponentForm, NotRunnable},
     command::CommandInput,
     component::{Component, Description, LoadError},
-    engine::{Engine, EngineConfig, EngineError},
+    engine::{Engine, EngineConfig, EngineError, default_instances},
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
     limits::Limits,
