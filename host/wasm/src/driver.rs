@@ -40,6 +40,8 @@ const PIECES: usize = 16;
 /// How long after a guest has executed its output is fetched. A guest that only
 /// yields gets no turn beside back-to-back calls.
 const DRAIN_DELAY: Duration = Duration::from_millis(2);
+/// A poll that is long enough for its exact CPU time to be worth two system calls.
+const LONG_POLL: Duration = Duration::from_micros(100);
 /// How many dry drains in a row make a parked guest.
 const PARKED: u32 = 3;
 /// How long the last drain may take once `done` has resolved. Less than a stop
@@ -61,7 +63,8 @@ pub(crate) async fn drive(
         let conversation = store.run_concurrent(async |accessor: &Accessor<Guest>| {
             converse(accessor, &entered, link).await
         });
-        let guest = Metered { guest: pin!(conversation), link, polled };
+        let conversation = pin!(conversation);
+        let guest = Metered::new(conversation, link, polled);
         Bounded::new(guest, limits, holds_output).await
     };
     let exceeded = match &end {
@@ -216,23 +219,43 @@ fn cut(mut outcome: Outcome, limit: usize) -> Outcome {
 
 /// Counts the CPU time that polls of a guest take.
 ///
-/// Epochs would bill a guest that wakes often for time it slept.
+/// Epochs would bill a guest that wakes often for time it slept. The clock of
+/// the thread is exact, and a system call; so until a guest has had one long
+/// poll, the time that passes stands in for it. That differs only where the
+/// thread was interrupted, and only up to the first long poll.
 pub(crate) struct Metered<'a, F> {
-    pub(crate) guest: Pin<&'a mut F>,
-    pub(crate) link: &'a Link,
-    pub(crate) polled: Polled,
+    guest: Pin<&'a mut F>,
+    link: &'a Link,
+    polled: Polled,
+    exact: bool,
+}
+
+impl<'a, F> Metered<'a, F> {
+    pub(crate) fn new(guest: Pin<&'a mut F>, link: &'a Link, polled: Polled) -> Self {
+        Self { guest, link, polled, exact: false }
+    }
 }
 
 impl<F: Future> Future for Metered<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let before = thread_cpu();
-        let Self { guest, polled, .. } = &mut *self;
+        let Self { guest, link, polled, exact } = &mut *self;
+        let before = if *exact { Clock::Thread(thread_cpu()) } else { Clock::Wall(Instant::now()) };
         let result = polled.during(|| guest.as_mut().poll(cx));
-        self.link.add_cpu(thread_cpu().saturating_sub(before));
+        let spent = match before {
+            Clock::Thread(before) => thread_cpu().saturating_sub(before),
+            Clock::Wall(before) => before.elapsed(),
+        };
+        *exact |= spent >= LONG_POLL;
+        link.add_cpu(spent);
         result
     }
+}
+
+enum Clock {
+    Thread(Duration),
+    Wall(Instant),
 }
 
 fn thread_cpu() -> Duration {

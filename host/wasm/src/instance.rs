@@ -130,7 +130,7 @@ async fn start(
 
     let started = {
         let entering = pin!(enter(&component, &mut store, &link, request));
-        Metered { guest: entering, link: &link, polled: component.engine.polled() }.await
+        Metered::new(entering, &link, component.engine.polled()).await
     };
     let entered = match started {
         Ok(entered) => entered?,
