@@ -558,3 +558,25 @@ fn help_and_version_go_to_stdout() {
     }
     assert!(backlot().is_file());
 }
+
+/// Unhandled, the signal of a file-size limit would end the host.
+#[test]
+fn a_write_past_the_file_size_limit_is_an_error_of_that_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"ulimit -f 4000; exec "$0" run --plugins "$1" faulty --dir "$2::/g:rw" --input \
+        '{"mode":"flood","bytes":60000000}'"#;
+    let ended = Process::start_with(["--version"], |command| {
+        *command = std::process::Command::new("sh");
+        command
+            .args(["-c", script])
+            .arg(backlot())
+            .arg(kinds())
+            .arg(folder.path())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+    })
+    .wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("completed"), "{}", ended.stderr);
+}

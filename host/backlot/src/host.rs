@@ -8,7 +8,10 @@ use std::{
 
 use backlot_registry::{Environment, InvalidKind, Kind, Registry, SystemClock};
 use backlot_wasm::{Component, Engine, EngineConfig, EngineError, LoadError};
-use tokio::runtime::Runtime;
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+};
 
 use crate::{
     config::{Config, ConfigError},
@@ -132,6 +135,7 @@ impl Host {
     pub fn start(config: Config) -> Result<Self, HostError> {
         config.check()?;
         let threads = Threads::start(config.threads).map_err(HostError::Threads)?;
+        threads.survive_large_files().map_err(HostError::Threads)?;
         let mut engine = EngineConfig::new(threads.handle.clone());
         engine.instances = config.instances;
         if let Some(bytes) = config.guest_memory {
@@ -232,6 +236,16 @@ impl Host {
 }
 
 impl Threads {
+    /// Sees to it that a write past the process's file-size limit is an error of
+    /// that write. Unhandled, its signal ends the process, and a guest with one
+    /// writable folder, or only much output, could send it.
+    fn survive_large_files(&self) -> io::Result<()> {
+        let _inside = self.handle.enter();
+        let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+        // The handler stays for as long as the process lives.
+        signal(too_large).map(drop)
+    }
+
     fn start(count: Option<usize>) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.enable_all().thread_name("backlot-guests");

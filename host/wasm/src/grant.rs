@@ -1,6 +1,7 @@
 //! Grants made ready: folders opened once, peers checked at every connection.
 
 use std::{
+    collections::HashSet,
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -43,7 +44,19 @@ pub enum OpenGrantError {
     /// Two folders are to be seen under one path.
     #[error("two folders are granted as `{0}`; give one of them another guest path")]
     SameGuestPath(String),
+    /// One variable has two values. They are not repeated.
+    #[error("the variable `{0}` is granted twice; give it one value")]
+    SameVariable(String),
+    /// More folders than a guest has room for.
+    #[error(
+        "{0} folders are granted, and a task has room for {FOLDERS}; grant a folder above them"
+    )]
+    TooManyFolders(usize),
 }
+
+/// How many folders one task may be granted. A guest takes a handle for each
+/// when it starts, out of those that [`Limits::host_objects`](crate::Limits) allows.
+const FOLDERS: usize = 256;
 
 impl Grant {
     /// Opens the folders of the grant.
@@ -52,6 +65,13 @@ impl Grant {
     ///
     /// When a folder cannot be opened, or two would be seen under one path.
     pub fn open(self) -> Result<OpenGrant, OpenGrantError> {
+        if self.dirs.len() > FOLDERS {
+            return Err(OpenGrantError::TooManyFolders(self.dirs.len()));
+        }
+        let mut names = HashSet::new();
+        if let Some(twice) = self.env.iter().find(|variable| !names.insert(&variable.name)) {
+            return Err(OpenGrantError::SameVariable(twice.name.clone()));
+        }
         let mut dirs: Vec<OpenDir> = Vec::with_capacity(self.dirs.len());
         for grant in self.dirs {
             if dirs.iter().any(|dir| dir.guest == grant.guest) {
@@ -238,5 +258,15 @@ mod tests {
             ..Grant::default()
         };
         assert!(matches!(twice.open(), Err(OpenGrantError::SameGuestPath(path)) if path == "/d"));
+    }
+
+    #[test]
+    fn a_variable_has_one_value_and_folders_have_a_bound() {
+        let env = vec!["A=1".parse().unwrap(), "B=1".parse().unwrap(), "A=2".parse().unwrap()];
+        let twice = Grant { env, ..Grant::default() };
+        assert!(matches!(twice.open(), Err(OpenGrantError::SameVariable(name)) if name == "A"));
+        let dirs = (0..=FOLDERS).map(|n| format!("/::/d{n}").parse().unwrap()).collect();
+        let many = Grant { dirs, ..Grant::default() };
+        assert!(matches!(many.open(), Err(OpenGrantError::TooManyFolders(257))));
     }
 }

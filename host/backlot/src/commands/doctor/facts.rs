@@ -13,6 +13,7 @@ use backlot_wasm::EngineConfig;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group};
 use tokio::{runtime::Handle, task::spawn_blocking, time::timeout};
 
+use super::findings::reserved;
 use crate::{
     config::Config,
     host::{Host, kind_files, kind_of},
@@ -114,18 +115,23 @@ impl Facts {
             plugins: Folder { path: config.plugins.clone(), found: count(&config.plugins) },
             inotify: inotify(),
             toolchain: toolchain().await,
-            small: Engine::start(config.clone()),
-            large: Engine::start(Config {
-                instances: Config::default().instances,
-                ..config.clone()
-            }),
+            small: Engine::start(config.clone(), getrlimit(Resource::As)),
+            large: Engine::start(
+                Config { instances: Config::default().instances, ..config.clone() },
+                getrlimit(Resource::As),
+            ),
         }
     }
 }
 
 impl Engine {
-    fn start(config: Config) -> Self {
+    fn start(config: Config, space: Rlimit) -> Self {
         let instances = config.instances;
+        if space.current.is_some_and(|limit| limit < reserved(instances)) {
+            // Trying it with no room left can end the process in the middle.
+            let started = Err("not tried: the address space is limited".to_owned());
+            return Self { instances, started };
+        }
         let started = Host::start(config).map(drop).map_err(|error| render::chain(&error));
         Self { instances, started }
     }

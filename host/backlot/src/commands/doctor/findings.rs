@@ -122,7 +122,7 @@ fn address_space(limit: Rlimit, small: u32, large: u32) -> Finding {
 }
 
 /// Returns the address space that a host needs for that many instances.
-fn reserved(instances: u32) -> u64 {
+pub(super) fn reserved(instances: u32) -> u64 {
     (u64::from(instances) + MORE_MEMORIES) * MEMORY_RESERVED + PROCESS_RESERVED
 }
 
