@@ -5,8 +5,9 @@ use std::{
     time::Duration,
 };
 
-use backlot::registry::{Caller, Status, TaskId};
-use backlot_tests::TestHost;
+use backlot::registry::{Caller, ListenerGuard, Status, TaskId};
+use backlot_tests::{Task, TestHost};
+use tokio::sync::watch;
 
 #[tokio::test]
 async fn a_producers_own_words_are_the_detail() {
@@ -70,70 +71,95 @@ async fn an_output_in_the_outcome_of_a_stream_kind_is_appended_once() {
     assert_eq!(task.read().await.text, "");
 }
 
-type Told = Arc<Mutex<Vec<TaskId>>>;
-
-fn listen(host: &TestHost) -> (Told, backlot::registry::ListenerGuard) {
-    let told = Told::default();
-    let keep = Arc::clone(&told);
-    let guard = host.registry().on_task_done("test", move |notice| {
-        keep.lock().unwrap().push(notice.snapshot.id.clone());
-        Ok(())
-    });
-    (told, guard)
+/// What a listener has heard: whose end, and whether somebody had it already.
+struct Told {
+    notices: watch::Receiver<Vec<(TaskId, bool)>>,
+    _guard: ListenerGuard,
 }
 
-/// Waits until as many notices have come, and then for one that should not.
-async fn settled(told: &Told, want: usize) -> Vec<TaskId> {
-    let mut every = tokio::time::interval(Duration::from_millis(10));
-    for round in 0.. {
-        every.tick().await;
-        if told.lock().unwrap().len() >= want || round == 500 {
-            break;
-        }
+impl Told {
+    fn listen(host: &TestHost) -> Self {
+        let (heard, notices) = watch::channel(Vec::new());
+        let guard = host.registry().on_task_done("test", move |notice| {
+            let snapshot = &notice.snapshot;
+            heard.send_modify(|told| told.push((snapshot.id.clone(), snapshot.reported)));
+            Ok(())
+        });
+        Self { notices, _guard: guard }
     }
-    tokio::time::sleep(Duration::from_millis(1_200)).await;
-    told.lock().unwrap().clone()
+
+    /// Waits until the end of each of these was told.
+    async fn all(&mut self, ids: &[TaskId]) {
+        let told = self
+            .notices
+            .wait_for(|told| ids.iter().all(|wanted| told.iter().any(|(id, _)| id == wanted)));
+        let told = tokio::time::timeout(Duration::from_secs(20), told).await;
+        assert!(told.is_ok_and(|told| told.is_ok()), "an end was not told in 20 s");
+    }
+
+    /// Returns all that was told until the end of a task which ends now. A
+    /// listener hears in order, so what comes twice has come by then.
+    async fn until_now(&mut self, host: &TestHost) -> Vec<(TaskId, bool)> {
+        let noop = host.kind("noop").await;
+        let last = host.task(&noop, "").await.id;
+        self.all(std::slice::from_ref(&last)).await;
+        let told = self.notices.borrow().clone();
+        told.into_iter().filter(|(id, _)| *id != last).collect()
+    }
 }
 
-/// C42: the end of a task is told once, and not to somebody who has heard it.
+fn ids(tasks: &[Task]) -> Vec<TaskId> {
+    tasks.iter().map(|task| task.id.clone()).collect()
+}
+
+/// C42: the end of a task is told once, and as news only to who has not heard it.
 #[tokio::test]
 async fn c42_the_end_of_a_task_is_told_once() {
     let host = TestHost::start();
-    let (told, _guard) = listen(&host);
+    let mut told = Told::listen(&host);
     let ticker = host.kind("ticker").await;
     let short = r#"{"count":2,"every_ms":20}"#;
 
     let mut waited = Vec::new();
+    let mut waits = tokio::task::JoinSet::new();
     for _ in 0..6 {
-        waited.push(host.task(&ticker, short).await);
+        let task = host.task(&ticker, r#"{"count":2,"every_ms":500}"#).await;
+        waits.spawn({
+            let task = task.clone();
+            async move { task.end().await }
+        });
+        waited.push(task);
     }
-    for task in &waited {
-        assert!(task.end().await.reported);
+    while let Some(ended) = waits.join_next().await {
+        assert!(ended.unwrap().reported);
     }
     let mut looked_at = Vec::new();
     for _ in 0..6 {
         looked_at.push(host.task(&ticker, short).await);
     }
-    let heard = settled(&told, 6).await;
+    told.all(&ids(&looked_at)).await;
     for task in &looked_at {
         assert!(task.now().status.is_terminal());
         assert!(host.registry().list(&Caller::Operator).iter().any(|other| other.id == task.id));
         assert!(!task.now().reported, "looking is not hearing");
     }
-    let unreported: Vec<_> =
-        heard.iter().filter(|id| waited.iter().all(|task| task.id != **id)).collect();
-    assert_eq!(unreported.len(), 6, "one each for those that nobody waited for");
-    // A listener may hear of an end that a waiter takes as well, flagged as reported.
     let mut killed = Vec::new();
     for round in 0..6 {
         let task = host.task(&ticker, short).await;
         tokio::time::sleep(Duration::from_millis(17 + round)).await;
         task.kill("crossing").await.unwrap();
+        task.end().await;
         killed.push(task);
     }
-    let heard = settled(&told, heard.len() + 6).await;
-    for task in waited.iter().chain(&looked_at).chain(&killed) {
-        assert!(heard.iter().filter(|id| **id == task.id).count() <= 1, "{} twice", task.id);
+    let heard = told.until_now(&host).await;
+    for (tasks, reported) in [(&waited, true), (&looked_at, false)] {
+        for task in tasks {
+            let notices: Vec<_> = heard.iter().filter(|(id, _)| *id == task.id).collect();
+            assert_eq!(notices, [&(task.id.clone(), reported)]);
+        }
+    }
+    for task in &killed {
+        assert_eq!(heard.iter().filter(|(id, _)| *id == task.id).count(), 1, "{}", task.id);
     }
 }
 
@@ -141,7 +167,7 @@ async fn c42_the_end_of_a_task_is_told_once() {
 #[tokio::test]
 async fn c56_a_failing_listener_harms_nobody_else() {
     let host = TestHost::start();
-    let (first, _one) = listen(&host);
+    let mut first = Told::listen(&host);
     let release = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
     let held = Arc::clone(&release);
     let _errs = host.registry().on_task_done("errs", |_| Err("as the test asked".into()));
@@ -153,14 +179,16 @@ async fn c56_a_failing_listener_harms_nobody_else() {
         }
         Ok(())
     });
-    let (third, _three) = listen(&host);
+    let mut third = Told::listen(&host);
     let noop = host.kind("noop").await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
         tasks.push(host.task(&noop, "").await);
     }
-    for told in [&first, &third] {
-        assert_eq!(settled(told, 5).await.len(), 5);
+    for told in [&mut first, &mut third] {
+        told.all(&ids(&tasks)).await;
+        let heard = told.until_now(&host).await;
+        assert_eq!(heard.iter().filter(|(id, _)| ids(&tasks).contains(id)).count(), 5);
     }
     for task in &tasks {
         assert_eq!(task.now().status, Status::Completed);
@@ -229,7 +257,7 @@ async fn c50_a_wait_is_neither_early_nor_endless() {
 #[tokio::test]
 async fn c50_an_aborted_wait_never_loses_the_end() {
     let host = TestHost::start();
-    let (told, _guard) = listen(&host);
+    let mut told = Told::listen(&host);
     let ticker = host.kind("ticker").await;
     let mut owed = Vec::new();
     for round in 0..200_u64 {
@@ -241,9 +269,7 @@ async fn c50_an_aborted_wait_never_loses_the_end() {
             owed.push(task.id.clone());
         }
     }
-    let heard = settled(&told, owed.len()).await;
-    for id in owed {
-        assert!(heard.contains(&id), "the end of {id} was neither delivered nor told");
-    }
+    // Neither delivered nor told would never come.
+    told.all(&owed).await;
     assert_eq!(host.registry().health().waiters, 0);
 }

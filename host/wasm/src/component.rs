@@ -163,18 +163,11 @@ impl Component {
             .ok_or_else(|| LoadError::Type("`wasi:cli/run` has no `run`".to_owned()))?;
         let kind = command::kind(name).map_err(invalid_kind)?;
         let description = Description {
-            form: ComponentForm::Command,
-            contract: None,
-            kind: kind.clone(),
-            summary: format!("the program {name}"),
-            input_schema: None,
             stdout_is_output: true,
             stops_by_drop: true,
             exit_codes: seen.exit_codes,
-            needs: check::needs(&seen.imports),
-            imports: seen.imports,
-            exports: seen.exports,
-            digest: Arc::clone(&generation.digest),
+            summary: format!("the program {name}"),
+            ..seen.description(ComponentForm::Command, kind.clone(), &generation)
         };
         Ok(Self(Arc::new(Loaded {
             engine: engine.clone(),
@@ -210,18 +203,12 @@ impl Component {
         }
         let schema = descriptor.input_schema.as_deref().map(Schema::of).transpose()?;
         let description = Description {
-            form,
             contract: Some(CONTRACT_VERSION),
-            kind: kind.clone(),
             summary: text::line(&descriptor.summary),
             input_schema: descriptor.input_schema,
             stdout_is_output: manner.contains(Manner::STDOUT_IS_OUTPUT),
             stops_by_drop: manner.contains(Manner::STOPS_BY_DROP),
-            exit_codes: false,
-            needs: check::needs(&seen.imports),
-            imports: seen.imports,
-            exports: seen.exports,
-            digest: Arc::clone(&generation.digest),
+            ..seen.description(form, kind.clone(), &generation)
         };
         Ok(Self(Arc::new(Loaded {
             engine: engine.clone(),
@@ -358,6 +345,25 @@ impl Seen {
         }
         let exports = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
         Self { imports, exports, exit_codes }
+    }
+
+    /// Returns what is the same to say of every component; the rest it has to
+    /// say itself.
+    fn description(self, form: ComponentForm, kind: Kind, generation: &Generation) -> Description {
+        Description {
+            form,
+            contract: None,
+            kind,
+            summary: String::new(),
+            input_schema: None,
+            stdout_is_output: false,
+            stops_by_drop: false,
+            exit_codes: false,
+            needs: check::needs(&self.imports),
+            imports: self.imports,
+            exports: self.exports,
+            digest: Arc::clone(&generation.digest),
+        }
     }
 
     /// Compares the types of the contract's functions with the contract's own,
