@@ -168,6 +168,7 @@ fn the_doctor_tells_of_every_check_and_its_exit_code_agrees() {
     assert_eq!(
         names,
         [
+            "live tasks",
             "memory mappings",
             "open files",
             "address space",
@@ -208,7 +209,7 @@ fn the_doctor_sees_lowered_limits() {
     assert_eq!(document["ok"], false);
     let (status, value, fix) = found(&document, "open files");
     assert_eq!((status.as_str(), value.as_str()), ("warn", "64"));
-    assert!(fix.contains("`ulimit -n 4096`"), "{fix}");
+    assert!(fix.contains("raise the hard limit to 4096"), "{fix}");
     let (status, value, fix) = found(&document, "address space");
     assert_eq!(status, "fail");
     assert!(value.starts_with("3.8 GiB; an engine for 16 tasks needs "), "{value}");
@@ -217,13 +218,26 @@ fn the_doctor_sees_lowered_limits() {
     assert_eq!(status, "fail");
     assert!(value.contains("not tried"), "{value}");
 
-    // Enough for what the command line starts, and not for a host of the default size.
+    // Enough for what the command line starts, and not for a host of the default
+    // size, which then holds fewer tasks.
     let script = r#"ulimit -S -v 150000000; ulimit -S -n 100; exec "$@""#;
     let ended = Process::shell(script, ["doctor", "--json"]).wait();
     let document = json_of(&ended);
-    for name in ["open files", "address space", "engine"] {
-        assert_eq!(found(&document, name).0, "warn", "{document}");
-    }
+    let (status, value, fix) = found(&document, "live tasks");
+    assert_eq!(status, "warn", "{document}");
+    assert!(value.starts_with("22 fast, bounded by address space"), "{value}");
+    assert!(fix.contains("`ulimit -v unlimited`"), "{fix}");
+    assert_eq!(found(&document, "address space").0, "warn", "{document}");
+    // The soft limit is raised.
+    assert_eq!(found(&document, "open files").0, "ok", "{document}");
+    assert_eq!(found(&document, "engine").0, "ok", "{document}");
+}
+
+#[test]
+fn a_process_of_few_descriptors_still_runs_a_task() {
+    let script = r#"ulimit -n 64; exec "$@""#;
+    let ended = Process::shell(script, ["run", "noop"]).wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
 #[test]

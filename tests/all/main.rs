@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod capacity;
 mod cli;
 mod commands;
 mod endings;

@@ -124,17 +124,3 @@ async fn c49_a_component_that_cannot_be_instantiated_leaves_no_record() {
     assert!(host.registry().list(&Caller::Operator).is_empty());
     assert_eq!(host.host.engine().instances(), 0);
 }
-
-#[tokio::test]
-async fn a_host_at_its_capacity_says_so() {
-    let host = TestHost::with(backlot::Config { instances: 2, ..backlot::Config::default() });
-    let ticker = host.kind("ticker").await;
-    let long = r#"{"count":2,"every_ms":3600000}"#;
-    let first = host.task(&ticker, long).await;
-    let _second = host.task(&ticker, long).await;
-    let why = refusal(host.try_task(&ticker, long, With::default()).await);
-    assert!(matches!(&why, Refusal::Unavailable(text) if text.contains('2')), "{why}");
-    first.kill("room").await.unwrap();
-    first.end().await;
-    host.task(&ticker, long).await;
-}

@@ -51,7 +51,7 @@ pub(crate) struct Common {
 impl Common {
     /// Returns the configuration of a host with room for that many instances.
     pub(crate) fn config(&self, instances: u32) -> Config {
-        let mut config = Config { instances, ..Config::default() };
+        let mut config = Config { instances: Some(instances), ..Config::default() };
         if let Some(plugins) = self.plugins() {
             config.plugins = plugins;
         }

@@ -3,6 +3,7 @@
 use std::{env, path::PathBuf};
 
 use backlot_registry as registry;
+use backlot_wasm::Profile;
 
 /// How a [`Host`](crate::Host) is set up. The defaults suit one machine and
 /// tasks of unknown origin.
@@ -12,11 +13,13 @@ pub struct Config {
     pub plugins: PathBuf,
     /// The folder that output is spilled to.
     pub spill: PathBuf,
-    /// How many component instances can live at a time; by default as many as
-    /// the kernel's limit on memory mappings allows.
-    pub instances: u32,
-    /// Linear memory over all guests, in bytes; three quarters of the machine's
-    /// when `None`.
+    /// What the engine is made for: starting tasks fast, or holding many.
+    pub profile: Profile,
+    /// How many tasks of components can live at a time, where that is fewer than
+    /// the machine holds.
+    pub instances: Option<u32>,
+    /// Memory over all guests, in bytes; three quarters of the machine's when
+    /// `None`.
     pub guest_memory: Option<u64>,
     /// Threads that guests run on; as many as there are cores when `None`.
     pub threads: Option<usize>,
@@ -40,7 +43,8 @@ impl Default for Config {
         Self {
             plugins: default_plugins(),
             spill: env::temp_dir(),
-            instances: backlot_wasm::default_instances(),
+            profile: Profile::default(),
+            instances: None,
             guest_memory: None,
             threads: None,
             registry: registry::Config::default(),
@@ -56,7 +60,7 @@ impl Config {
     /// The first value that makes the host unusable.
     pub fn check(&self) -> Result<(), ConfigError> {
         match () {
-            () if self.instances == 0 => Err(ConfigError::NoInstances),
+            () if self.instances == Some(0) => Err(ConfigError::NoInstances),
             () if self.threads == Some(0) => Err(ConfigError::NoThreads),
             () => Ok(()),
         }
@@ -86,7 +90,7 @@ mod tests {
 
     #[test]
     fn unusable_numbers_are_refused_by_name() {
-        let config = Config { instances: 0, ..Config::default() };
+        let config = Config { instances: Some(0), ..Config::default() };
         assert_eq!(config.check(), Err(ConfigError::NoInstances));
         let config = Config { threads: Some(0), ..Config::default() };
         assert_eq!(config.check(), Err(ConfigError::NoThreads));

@@ -8,6 +8,7 @@ use std::{
 
 use backlot_registry::{Environment, InvalidKind, Kind, Registry, SystemClock};
 use backlot_wasm::{Component, Engine, EngineConfig, EngineError, LoadError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
@@ -134,9 +135,11 @@ impl Host {
     /// it asks for.
     pub fn start(config: Config) -> Result<Self, HostError> {
         config.check()?;
+        raise_open_files();
         let threads = Threads::start(config.threads).map_err(HostError::Threads)?;
         threads.survive_large_files().map_err(HostError::Threads)?;
         let mut engine = EngineConfig::new(threads.handle.clone());
+        engine.profile = config.profile;
         engine.instances = config.instances;
         if let Some(bytes) = config.guest_memory {
             engine.guest_memory = bytes;
@@ -265,6 +268,16 @@ impl Drop for Threads {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Raises this process's limit on open files as far as it may. The limit that most
+/// processes start with is low for the sake of programs that this is none of.
+pub(crate) fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // Where it cannot be raised, fewer tasks fit, and that is told.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }
 

@@ -15,11 +15,13 @@ use crate::{
     bindings::{
         CONTRACT_VERSION, Descriptor, LIFECYCLE, Manner, OUTPUT, STEPS, lifecycle, output, steps,
     },
+    capacity,
     check::{self, ComponentForm, NotRunnable},
     command,
     engine::Engine,
     grant::OpenGrant,
     limits::Limits,
+    profile::MEMORIES,
     store::{Guest, Recipe, Stdio},
     text, trap,
 };
@@ -39,6 +41,8 @@ pub(crate) struct Loaded {
     pub(crate) engine: Engine,
     pub(crate) kind: Kind,
     pub(crate) generation: Generation,
+    /// The memory mappings that an instance takes.
+    pub(crate) mappings: u64,
     pub(crate) pre: InstancePre<Guest>,
     pub(crate) entry: Entry,
     description: Description,
@@ -173,6 +177,7 @@ impl Component {
             engine: engine.clone(),
             kind,
             generation,
+            mappings: mappings(engine, &pre),
             pre,
             entry: Entry::Command { run },
             description,
@@ -214,6 +219,7 @@ impl Component {
             engine: engine.clone(),
             kind,
             generation,
+            mappings: mappings(engine, &pre),
             pre,
             entry: Entry::Producer { lifecycle, output, manner },
             description,
@@ -454,6 +460,13 @@ impl Contract<'_> {
     }
 }
 
+/// Returns the memory mappings that an instance takes.
+fn mappings(engine: &Engine, pre: &InstancePre<Guest>) -> u64 {
+    // Without an answer it is given modules from outside, which this host never does.
+    let memories = pre.component().resources_required().map_or(MEMORIES, |it| it.num_memories);
+    capacity::mappings_of(engine.profile(), memories)
+}
+
 /// Calls `describe` in a fresh instance without any capability, on the guests'
 /// runtime: a guest may block it.
 async fn describe(
@@ -464,6 +477,7 @@ async fn describe(
     let (pre, lifecycle, home) = (pre.clone(), lifecycle.clone(), engine.clone());
     let call = async move {
         let grant = OpenGrant::none();
+        let live = home.admit_aside(mappings(&home, &pre)).await;
         let mut store = Recipe {
             grant: &grant,
             limits: Limits::default(),
@@ -471,6 +485,7 @@ async fn describe(
             stdio: Stdio::None,
             link: None,
             peak: Arc::default(),
+            live,
         }
         .store(&home);
         let polled = home.polled();

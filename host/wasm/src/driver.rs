@@ -320,6 +320,9 @@ impl<F: Future<Output = wasmtime::Result<wasmtime::Result<()>>>> Future for Boun
         {
             return Poll::Ready(End::Limit(Exceeded::Cpu(limit)));
         }
+        if let Some(limit) = this.guest.polled.must_go(link.memory()) {
+            return Poll::Ready(End::Limit(limit));
+        }
         if let (Some(deadline), Some(limit)) = (&mut this.deadline, this.limits.deadline)
             && deadline.as_mut().poll(cx).is_ready()
         {

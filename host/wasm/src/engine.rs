@@ -8,22 +8,26 @@ use std::{
     fmt, io,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread::{self, Thread},
     time::Duration,
 };
 
-use tokio::runtime::Handle;
-use wasmtime::{Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, component::Linker};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use wasmtime::component::Linker;
 
-use crate::{imports, limits::GuestMemory, store::Guest};
-
-/// How many core instances, memories and tables one component may have. Real
-/// ones have a handful of each: their module, shims and adapters.
-pub(crate) const CORE_INSTANCES: u32 = 64;
-pub(crate) const MEMORIES: u32 = 8;
-pub(crate) const TABLES: u32 = 32;
+use crate::{
+    capacity::{Capacity, Machine},
+    imports,
+    limits::Exceeded,
+    memory::GuestMemory,
+    profile::{ASIDES, Profile, settings},
+    store::Guest,
+};
 
 /// How often a computing guest yields to others on its thread.
 ///
@@ -43,23 +47,41 @@ pub struct EngineConfig {
     /// The runtime that stores are driven on. Guests block its blocking pool
     /// with file calls, so the host's own work belongs on another.
     pub runtime: Handle,
-    /// How many instances can live at a time.
-    pub instances: u32,
-    /// Linear memory over all guests, in bytes.
+    /// What the engine is made for.
+    pub profile: Profile,
+    /// How many tasks can live at a time, where that is fewer than the machine
+    /// holds.
+    pub instances: Option<u32>,
+    /// Memory over all guests, in bytes.
     pub guest_memory: u64,
+    /// What the machine gives.
+    pub machine: Machine,
 }
 
 impl EngineConfig {
-    /// Returns the defaults: as many instances as memory mappings allow, and
-    /// three quarters of the machine's memory for guests.
+    /// Returns the defaults on this machine: made for speed, with as many tasks
+    /// as it holds.
     pub fn new(runtime: Handle) -> Self {
-        Self { runtime, instances: default_instances(), guest_memory: machine_memory() / 4 * 3 }
+        let machine = Machine::look();
+        Self {
+            runtime,
+            profile: Profile::default(),
+            instances: None,
+            guest_memory: machine.guest_memory(),
+            machine,
+        }
+    }
+
+    /// Returns how many tasks the engine will hold.
+    pub fn capacity(&self) -> Capacity {
+        let held = Capacity::of(self.profile, &self.machine, self.guest_memory);
+        self.instances.map_or(held, |instances| held.at_most(instances))
     }
 
     /// Returns what wasmtime is set up with, so that a program can measure
     /// itself against wasmtime alone.
     pub fn settings(&self) -> wasmtime::Config {
-        settings(self)
+        settings(self.profile, Some(self.capacity().tasks))
     }
 }
 
@@ -90,9 +112,16 @@ struct Inner {
     linker: Linker<Guest>,
     runtime: Handle,
     memory: Arc<GuestMemory>,
-    capacity: u32,
-    /// Stores that live now.
-    stores: AtomicUsize,
+    profile: Profile,
+    capacity: Capacity,
+    /// Stores of tasks that live now.
+    tasks: AtomicUsize,
+    /// Stores of components that are asked to describe themselves.
+    asides: AtomicUsize,
+    /// Turns at such a store.
+    aside_turns: Arc<Semaphore>,
+    /// The memory mappings that they take.
+    mappings: AtomicU64,
     /// Guests that are being polled now.
     polled: AtomicUsize,
     /// The ticker sleeps until it is woken.
@@ -107,16 +136,22 @@ impl Engine {
     ///
     /// When wasmtime refuses the configuration or a thread cannot be started.
     pub fn new(config: EngineConfig) -> Result<Self, EngineError> {
-        let fail = |source| EngineError::Engine { instances: config.instances, source };
-        let wasmtime = wasmtime::Engine::new(&settings(&config)).map_err(fail)?;
+        let capacity = config.capacity();
+        let fail = |source| EngineError::Engine { instances: capacity.tasks, source };
+        let settings = settings(config.profile, Some(capacity.tasks));
+        let wasmtime = wasmtime::Engine::new(&settings).map_err(fail)?;
         let linker = imports::linker(&wasmtime).map_err(fail)?;
         let inner = Arc::new(Inner {
             wasmtime,
             linker,
             runtime: config.runtime,
             memory: Arc::new(GuestMemory::new(config.guest_memory)),
-            capacity: config.instances,
-            stores: AtomicUsize::new(0),
+            profile: config.profile,
+            capacity,
+            tasks: AtomicUsize::new(0),
+            asides: AtomicUsize::new(0),
+            aside_turns: Arc::new(Semaphore::new(ASIDES as usize)),
+            mappings: AtomicU64::new(0),
             polled: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             ticker: OnceLock::new(),
@@ -131,19 +166,25 @@ impl Engine {
         Ok(Self(inner))
     }
 
-    /// Returns how many instances live now.
-    pub fn instances(&self) -> usize {
-        self.0.stores.load(Ordering::Relaxed)
+    /// Returns what the engine is made for.
+    pub fn profile(&self) -> Profile {
+        self.0.profile
     }
 
-    /// Returns how many instances can live at a time.
-    pub fn capacity(&self) -> u32 {
+    /// Returns how many instances live now.
+    pub fn instances(&self) -> usize {
+        self.0.stores(Ordering::Relaxed)
+    }
+
+    /// Returns how many tasks can live at a time, and why not more.
+    pub fn capacity(&self) -> Capacity {
         self.0.capacity
     }
 
-    /// Returns the linear memory that all guests hold now, in bytes.
+    /// Returns the linear memory that all guests have now, in bytes. What they never
+    /// touched of it takes no room on the machine.
     pub fn guest_memory(&self) -> u64 {
-        self.0.memory.used()
+        self.0.memory.declared()
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {
@@ -166,17 +207,55 @@ impl Engine {
         Polled(Arc::clone(&self.0))
     }
 
-    /// Counts one more live store until the value is dropped.
-    pub(crate) fn count_store(&self) -> LiveStore {
-        self.0.stores.fetch_add(1, Ordering::SeqCst);
-        // A wake-up is a system call, so only a ticker that sleeps gets one.
-        if self.0.asleep.load(Ordering::SeqCst)
-            && self.0.asleep.swap(false, Ordering::SeqCst)
-            && let Some(ticker) = self.0.ticker.get()
+    /// Counts the store of one more task, which takes so many mappings, until the
+    /// value is dropped.
+    ///
+    /// # Errors
+    ///
+    /// When there is no room for it.
+    pub(crate) fn admit(&self, mappings: u64) -> Result<LiveStore, Full> {
+        let inner = &self.0;
+        let before = inner.tasks.fetch_add(1, Ordering::SeqCst);
+        let mapped = inner.mappings.fetch_add(mappings, Ordering::Relaxed);
+        // Gives back what was taken when it is not returned.
+        let taken = LiveStore { engine: Arc::clone(inner), mappings, turn: None };
+        if before >= inner.capacity.tasks as usize
+            || mapped.saturating_add(mappings) > inner.capacity.mappings
+        {
+            return Err(Full { tasks: before, capacity: inner.capacity });
+        }
+        inner.wake_ticker();
+        Ok(taken)
+    }
+
+    /// Counts a store that is no task's. It has its turn beside any number of
+    /// tasks, so that a kind can be replaced on a host that is full.
+    pub(crate) async fn admit_aside(&self, mappings: u64) -> LiveStore {
+        let inner = &self.0;
+        // The semaphore is never closed; without a turn the store is only one more.
+        let turn = Arc::clone(&inner.aside_turns).acquire_owned().await.ok();
+        inner.asides.fetch_add(1, Ordering::SeqCst);
+        inner.mappings.fetch_add(mappings, Ordering::Relaxed);
+        let taken = LiveStore { engine: Arc::clone(inner), mappings, turn: Some(turn) };
+        inner.wake_ticker();
+        taken
+    }
+}
+
+impl Inner {
+    fn stores(&self, ordering: Ordering) -> usize {
+        self.tasks.load(ordering) + self.asides.load(ordering)
+    }
+
+    /// Wakes the ticker if it sleeps. A wake-up is a system call, so only a
+    /// ticker that sleeps gets one.
+    fn wake_ticker(&self) {
+        if self.asleep.load(Ordering::SeqCst)
+            && self.asleep.swap(false, Ordering::SeqCst)
+            && let Some(ticker) = self.ticker.get()
         {
             ticker.unpark();
         }
-        LiveStore(Arc::clone(&self.0))
     }
 }
 
@@ -191,6 +270,14 @@ impl fmt::Debug for Engine {
 pub(crate) struct Polled(Arc<Inner>);
 
 impl Polled {
+    /// Returns the limit that a guest with that much memory has to end by, so that
+    /// others can go on.
+    pub(crate) fn must_go(&self, memory: u64) -> Option<Exceeded> {
+        let all = &self.0.memory;
+        all.must_go(memory, self.0.stores(Ordering::Relaxed))
+            .then(|| Exceeded::HostMemory(all.limit()))
+    }
+
     /// Counts one guest for as long as `poll` runs.
     pub(crate) fn during<T>(&self, poll: impl FnOnce() -> T) -> T {
         /// Gives the count back also when a poll panics.
@@ -207,12 +294,30 @@ impl Polled {
 }
 
 /// One live store.
-pub(crate) struct LiveStore(Arc<Inner>);
+pub(crate) struct LiveStore {
+    engine: Arc<Inner>,
+    mappings: u64,
+    /// The turn of a store that is no task's.
+    turn: Option<Option<OwnedSemaphorePermit>>,
+}
 
 impl Drop for LiveStore {
     fn drop(&mut self) {
-        self.0.stores.fetch_sub(1, Ordering::Relaxed);
+        self.engine.mappings.fetch_sub(self.mappings, Ordering::Relaxed);
+        let counted = if self.turn.is_some() { &self.engine.asides } else { &self.engine.tasks };
+        counted.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// There is no room for one more task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the host holds {tasks} live tasks, and no more fit: it is bounded by {}; end some, or raise that with {}",
+    capacity.bound, capacity.raise()
+)]
+pub(crate) struct Full {
+    tasks: usize,
+    capacity: Capacity,
 }
 
 impl Drop for Inner {
@@ -231,9 +336,10 @@ fn tick(engine: &Weak<Inner>) {
     loop {
         let Some(inner) = engine.upgrade() else { return };
         let computing = inner.polled.load(Ordering::Relaxed) > 0;
-        let empty = inner.stores.load(Ordering::Relaxed) == 0;
+        let empty = inner.stores(Ordering::Relaxed) == 0;
         if computing {
             inner.wasmtime.increment_epoch();
+            inner.memory.look();
         }
         empty_looks = if empty { empty_looks + 1 } else { 0 };
         let mut sleeps = empty_looks > EMPTY_LOOKS;
@@ -241,7 +347,7 @@ fn tick(engine: &Weak<Inner>) {
             // Said first and looked again after, so that a store made meanwhile
             // is either seen here or wakes the ticker.
             inner.asleep.store(true, Ordering::SeqCst);
-            sleeps = inner.stores.load(Ordering::SeqCst) == 0;
+            sleeps = inner.stores(Ordering::SeqCst) == 0;
         }
         drop(inner);
         thread::park_timeout(match () {
@@ -250,63 +356,5 @@ fn tick(engine: &Weak<Inner>) {
             // It is woken; the bound only lets it see that its engine is gone.
             () => Duration::from_secs(1),
         });
-    }
-}
-
-fn settings(config: &EngineConfig) -> wasmtime::Config {
-    let mut pool = PoolingAllocationConfig::new();
-    // Reservations, not memory. A component of the usual shape has four core
-    // instances, a memory and two tables; the floors let one of the largest
-    // shape into a small pool.
-    let of = |each: u32, floor: u32| config.instances.saturating_mul(each).max(floor);
-    pool.total_component_instances(config.instances)
-        .total_core_instances(of(5, CORE_INSTANCES))
-        .total_memories(of(1, MEMORIES).saturating_add(MEMORIES))
-        .total_tables(of(3, TABLES))
-        // A guest has one stack at a time, and another while it is entered in
-        // the middle of a blocking call.
-        .total_stacks(config.instances.saturating_add(config.instances / 8).saturating_add(16))
-        .max_core_instances_per_component(CORE_INSTANCES)
-        .max_memories_per_component(MEMORIES)
-        .max_tables_per_component(TABLES)
-        .max_memories_per_module(MEMORIES)
-        .max_tables_per_module(TABLES)
-        .table_elements(100_000)
-        // Keeping a small guest's pages beats unmapping them under the
-        // process-wide lock at each teardown, by two to six times.
-        .linear_memory_keep_resident(2 << 20)
-        .table_keep_resident(64 << 10)
-        .decommit_batch_size(64)
-        .pagemap_scan(Enabled::Auto);
-    let mut settings = wasmtime::Config::new();
-    settings
-        .wasm_component_model_async(true)
-        // A failed grow of such a memory is told twice, and would be counted so.
-        .wasm_custom_page_sizes(false)
-        .epoch_interruption(true)
-        // A trap's own text is what people are shown; frames go to the log.
-        .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(20))
-        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    settings
-}
-
-/// Returns how many instances the kernel's limit on memory mappings allows. A
-/// task takes eight to ten of them, and each stack of the pool two from the
-/// start.
-pub fn default_instances() -> u32 {
-    let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(65_530_u32);
-    // More than that does not fit the address space at 4 GiB a memory.
-    (mappings / 13).clamp(16, 16_000)
-}
-
-/// Returns the machine's memory in bytes, or 4 GiB where it cannot be told.
-fn machine_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    match info.totalram.saturating_mul(u64::from(info.mem_unit.max(1))) {
-        0 => 4 << 30,
-        bytes => bytes,
     }
 }

@@ -103,7 +103,11 @@ async fn start(
             Bytes(limits.input as u64)
         )));
     }
+    let engine = &component.engine;
+    limits.check(engine.profile()).map_err(Refusal::NotGranted)?;
     component.check_input(&request.input).await?;
+    let live =
+        engine.admit(component.mappings).map_err(|full| Refusal::Unavailable(full.to_string()))?;
 
     let is_command = matches!(component.entry, Entry::Command { .. });
     let link = Arc::new(Link::new(host.clone(), is_command));
@@ -125,18 +129,19 @@ async fn start(
         stdio,
         link: Some(Arc::clone(&link)),
         peak: Arc::clone(&link.peak_memory),
+        live,
     }
-    .store(&component.engine);
+    .store(engine);
 
     let started = {
         let entering = pin!(enter(&component, &mut store, &link, request));
-        Metered::new(entering, &link, component.engine.polled()).await
+        Metered::new(entering, &link, engine.polled()).await
     };
     let entered = match started {
         Ok(entered) => entered?,
         Err(error) => {
             tracing::debug!(kind = %component.kind, ?error, "a start failed");
-            return Err(refusal(&component, &error, store.data(), link.call()));
+            return Err(refusal(&error, store.data(), link.call()));
         }
     };
     let reach = Reach {
@@ -152,14 +157,7 @@ async fn start(
 }
 
 /// Says why a component could not be started, and whether trying again may help.
-fn refusal(component: &Loaded, error: &wasmtime::Error, guest: &Guest, call: Call) -> Refusal {
-    let engine = &component.engine;
-    if trap::is_capacity(error) && engine.instances() > engine.capacity() as usize {
-        return Refusal::Unavailable(format!(
-            "the host holds {} instances, as many as it can; end some, or raise `instances`",
-            engine.capacity()
-        ));
-    }
+fn refusal(error: &wasmtime::Error, guest: &Guest, call: Call) -> Refusal {
     let exceeded = guest.meter.exceeded(error);
     let why = trap::because(error, exceeded);
     match (call, exceeded) {

@@ -10,9 +10,11 @@
 #![deny(unsafe_code)]
 
 mod bindings;
+mod capacity;
 mod check;
 mod command;
 mod component;
+mod dense;
 mod driver;
 mod engine;
 mod grant;
@@ -20,7 +22,9 @@ mod imports;
 mod instance;
 mod limits;
 mod link;
+mod memory;
 mod policy;
+mod profile;
 mod signal;
 mod store;
 mod text;
@@ -28,12 +32,14 @@ mod trap;
 
 pub use self::{
     bindings::CONTRACT_VERSION,
+    capacity::{Bound, Capacity, Machine, address_space},
     check::{ComponentForm, NotRunnable},
     command::CommandInput,
     component::{Component, Description, LoadError},
-    engine::{Engine, EngineConfig, EngineError, default_instances},
+    engine::{Engine, EngineConfig, EngineError},
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
     limits::Limits,
     policy::{Access, DirGrant, EnvGrant, Grant, GrantError, NetGrant},
+    profile::{InvalidProfile, Profile},
 };

@@ -14,9 +14,15 @@ use std::{
 
 use wasmtime::ResourceLimiter;
 
-use crate::{engine, trap};
+use crate::{
+    memory::GuestMemory,
+    profile::{self, Profile},
+    trap,
+};
 
 const MIB: u64 = 1 << 20;
+/// What a 32-bit memory can address, which is a slot of the pool.
+const MEMORY: u64 = 4 << 30;
 
 /// What one task may use. Every limit is enforced; the defaults suit work of
 /// unknown origin.
@@ -61,6 +67,28 @@ impl Default for Limits {
             // The largest, an HTTP body, holds 128 KiB; that many hold 128 MiB.
             host_objects: 1024,
         }
+    }
+}
+
+impl Limits {
+    /// Says which limit an engine cannot give, if there is one.
+    pub(crate) fn check(&self, profile: Profile) -> Result<(), String> {
+        if self.memory > MEMORY {
+            return Err(format!(
+                "the memory limit of {} is above what a task can have, which is {}",
+                Bytes(self.memory),
+                Bytes(MEMORY)
+            ));
+        }
+        if profile == Profile::Fast && self.table_elements > profile::POOL_TABLE as u64 {
+            return Err(format!(
+                "the table limit of {} elements is above what the profile `fast` has room for, \
+                 which is {}; the profile `dense` has no such bound",
+                self.table_elements,
+                profile::POOL_TABLE
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -109,35 +137,6 @@ impl fmt::Display for Bytes {
             n if n % (1 << 10) == 0 => write!(f, "{} KiB", n >> 10),
             n => write!(f, "{n} bytes"),
         }
-    }
-}
-
-/// The linear memory of all guests together.
-#[derive(Debug)]
-pub(crate) struct GuestMemory {
-    limit: u64,
-    used: AtomicU64,
-}
-
-impl GuestMemory {
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { limit, used: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn take(&self, bytes: u64) -> bool {
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
-            })
-            .is_ok()
-    }
-
-    fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -206,7 +205,7 @@ impl ResourceLimiter for Meter {
             return self.refuse(Exceeded::Memory(self.limits.memory));
         }
         if !self.all.take(more) {
-            return self.refuse(Exceeded::HostMemory(self.all.limit));
+            return self.refuse(Exceeded::HostMemory(self.all.limit()));
         }
         self.memory = total;
         self.last_grow = more;
@@ -246,15 +245,15 @@ impl ResourceLimiter for Meter {
     }
 
     fn instances(&self) -> usize {
-        engine::CORE_INSTANCES as usize
+        profile::CORE_INSTANCES as usize
     }
 
     fn memories(&self) -> usize {
-        engine::MEMORIES as usize
+        profile::MEMORIES as usize
     }
 
     fn tables(&self) -> usize {
-        engine::TABLES as usize
+        profile::TABLES as usize
     }
 }
 
@@ -282,6 +281,7 @@ mod tests {
 
     #[test]
     fn memory_of_all_guests_is_bounded_and_given_back_on_drop() {
+        // Less than any process holds.
         let all = Arc::new(GuestMemory::new(3 * MIB));
         let mut first = meter(8 * MIB, &all);
         let mut second = meter(8 * MIB, &all);
@@ -291,7 +291,7 @@ mod tests {
         drop(first);
         assert!(second.memory_growing(0, 2 << 20, None).unwrap());
         drop(second);
-        assert_eq!(all.used(), 0);
+        assert_eq!(all.declared(), 0);
     }
 
     #[test]
@@ -300,8 +300,22 @@ mod tests {
         let mut meter = meter(8 * MIB, &all);
         assert!(meter.memory_growing(0, 2 << 20, None).unwrap());
         meter.memory_grow_failed(wasmtime::format_err!("no address space")).unwrap();
-        assert_eq!(all.used(), 0);
+        assert_eq!(all.declared(), 0);
         assert!(meter.memory_growing(0, 3 << 20, None).unwrap());
+    }
+
+    #[test]
+    fn what_no_engine_can_give_is_refused_by_name() {
+        let check = |limits: Limits, profile| limits.check(profile);
+        assert_eq!(check(Limits::default(), Profile::Fast), Ok(()));
+        assert_eq!(check(Limits { memory: 4 << 30, ..Limits::default() }, Profile::Fast), Ok(()));
+        for profile in Profile::ALL {
+            let said = check(Limits { memory: 8 << 30, ..Limits::default() }, profile);
+            assert!(said.unwrap_err().starts_with("the memory limit of 8 GiB is above"));
+        }
+        let tables = Limits { table_elements: 100_001, ..Limits::default() };
+        assert!(check(tables, Profile::Fast).unwrap_err().contains("100001 elements"));
+        assert_eq!(check(tables, Profile::Dense), Ok(()));
     }
 
     #[test]

@@ -128,6 +128,11 @@ impl Link {
         Usage { cpu: self.cpu(), peak_memory: self.peak_memory.load(Ordering::Relaxed) }
     }
 
+    /// Returns the linear memory of the guest, in bytes. It never shrinks.
+    pub(crate) fn memory(&self) -> u64 {
+        self.peak_memory.load(Ordering::Relaxed)
+    }
+
     // What the guest's imports do.
 
     /// Answers `stop-requested`.

@@ -48,6 +48,7 @@ pub(crate) struct Recipe<'a> {
     pub(crate) stdio: Stdio,
     pub(crate) link: Option<Arc<Link>>,
     pub(crate) peak: Arc<AtomicU64>,
+    pub(crate) live: LiveStore,
 }
 
 impl Recipe<'_> {
@@ -84,7 +85,7 @@ impl Recipe<'_> {
             lookups: Arc::new(Semaphore::new(2)),
             meter: Meter::new(self.limits, Arc::clone(engine.memory()), self.peak),
             link: self.link,
-            _live: engine.count_store(),
+            _live: self.live,
         };
         let mut store = Store::new(engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.meter);

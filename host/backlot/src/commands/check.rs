@@ -19,7 +19,7 @@ const SCHEMA_BYTES: usize = 4 << 10;
 
 pub(crate) async fn check(args: Check, console: &Console) -> anyhow::Result<Exit> {
     // Nothing is run but `describe`, one file after the other.
-    let host = match Host::start(Config { instances: 4, ..Config::default() }) {
+    let host = match Host::start(Config { instances: Some(4), ..Config::default() }) {
         Ok(host) => host,
         Err(error) => {
             if args.json {

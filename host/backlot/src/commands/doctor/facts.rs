@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use backlot_wasm::EngineConfig;
+use backlot_wasm::{Capacity, Machine, Profile, address_space};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group};
-use tokio::{runtime::Handle, task::spawn_blocking, time::timeout};
+use tokio::{task::spawn_blocking, time::timeout};
 
-use super::findings::reserved;
 use crate::{
+    commands::run,
     config::Config,
-    host::{Host, kind_files, kind_of},
+    host::{Host, kind_files, kind_of, raise_open_files},
     render,
 };
 
@@ -31,8 +31,11 @@ const SYSROOT_BYTES: u64 = 4 << 10;
 pub(super) struct Facts {
     /// The kernel's limit on memory mappings; `None` where it cannot be read.
     pub(super) mappings: Option<u64>,
-    /// How many tasks can live at a time, as far as the engine can tell.
-    pub(super) live_tasks: u32,
+    /// How many tasks can live at a time with the profile `fast`.
+    pub(super) fast: Capacity,
+    /// How many tasks can live at a time with the profile `dense`.
+    pub(super) dense: Capacity,
+    /// As this process was started; a host raises what it may.
     pub(super) open_files: Rlimit,
     /// The address space of this process, in bytes.
     pub(super) address_space: Rlimit,
@@ -100,38 +103,39 @@ pub(super) struct Engine {
 impl Facts {
     /// Looks at the machine as a host of that configuration would find it.
     pub(super) async fn gather(config: &Config) -> Self {
-        let engine = EngineConfig::new(Handle::current());
+        let open_files = getrlimit(Resource::Nofile);
+        raise_open_files();
+        let machine = Machine::look();
+        let guests = config.guest_memory.unwrap_or_else(|| machine.guest_memory());
+        let fast = Capacity::of(Profile::Fast, &machine, guests);
         Self {
-            mappings: number("/proc/sys/vm/max_map_count"),
-            live_tasks: engine.instances,
-            open_files: getrlimit(Resource::Nofile),
+            mappings: machine.mappings,
+            fast,
+            dense: Capacity::of(Profile::Dense, &machine, guests),
+            open_files,
             address_space: getrlimit(Resource::As),
-            memory: Memory {
-                machine: machine_memory(),
-                group: group_memory(),
-                guests: config.guest_memory.unwrap_or(engine.guest_memory),
-            },
+            memory: Memory { machine: machine.installed, group: machine.group, guests },
             spill: Folder { path: config.spill.clone(), found: free(&config.spill) },
             plugins: Folder { path: config.plugins.clone(), found: count(&config.plugins) },
             inotify: inotify(),
             toolchain: toolchain().await,
-            small: Engine::start(config.clone(), getrlimit(Resource::As)),
-            large: Engine::start(
-                Config { instances: Config::default().instances, ..config.clone() },
-                getrlimit(Resource::As),
-            ),
+            small: Engine::start(config.clone(), run::INSTANCES),
+            large: Engine::start(config.clone(), fast.tasks),
         }
     }
 }
 
 impl Engine {
-    fn start(config: Config, space: Rlimit) -> Self {
-        let instances = config.instances;
-        if space.current.is_some_and(|limit| limit < reserved(instances)) {
+    fn start(config: Config, instances: u32) -> Self {
+        if getrlimit(Resource::As)
+            .current
+            .is_some_and(|limit| limit < address_space(Profile::Fast, instances))
+        {
             // Trying it with no room left can end the process in the middle.
             let started = Err("not tried: the address space is limited".to_owned());
             return Self { instances, started };
         }
+        let config = Config { instances: Some(instances), profile: Profile::Fast, ..config };
         let started = Host::start(config).map(drop).map_err(|error| render::chain(&error));
         Self { instances, started }
     }
@@ -146,36 +150,6 @@ fn inotify() -> Option<Inotify> {
         watches: number("/proc/sys/fs/inotify/max_user_watches")?,
         instances: number("/proc/sys/fs/inotify/max_user_instances")?,
     })
-}
-
-fn machine_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram.saturating_mul(u64::from(info.mem_unit.max(1)))
-}
-
-/// Returns the least that a control group on the way to this process allows.
-fn group_memory() -> Option<u64> {
-    fs::read_to_string("/proc/self/cgroup")
-        .ok()?
-        .lines()
-        .flat_map(|line| {
-            // `0::/path` in version 2, `4:memory:/path` in version 1.
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next().unwrap_or_default(), parts.next());
-            let (root, file) = match controllers {
-                "" => ("/sys/fs/cgroup", "memory.max"),
-                _ => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            };
-            let holds = controllers.is_empty() || controllers.split(',').any(|it| it == "memory");
-            let path = path.filter(|_| holds).unwrap_or_default();
-            Path::new(path)
-                .ancestors()
-                .filter_map(|group| {
-                    number(Path::new(root).join(group.strip_prefix("/").ok()?).join(file))
-                })
-                .collect::<Vec<u64>>()
-        })
-        .min()
 }
 
 /// Returns how much can be written to a folder, once something was.

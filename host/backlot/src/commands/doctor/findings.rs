@@ -2,7 +2,7 @@
 
 use std::io;
 
-use backlot_wasm::Limits;
+use backlot_wasm::{Bound, Capacity, Limits, Profile};
 use bytesize::ByteSize;
 use rustix::process::Rlimit;
 
@@ -10,16 +10,11 @@ use super::facts::{Engine, Facts, Folder, Inotify, Memory, Toolchain};
 
 /// Fewer live tasks than that are few for a machine's background work.
 const LIVE_TASKS: u32 = 1_000;
-/// What most systems start a process with once it says that it can use more, and
+/// What Linux has by default.
+const MAPPINGS: u64 = 65_530;
+/// What most systems let a process have once it says that it can use more, and
 /// room for a thousand tasks that have folders, connections and spill files.
 const OPEN_FILES: u64 = 4_096;
-/// The address space that one linear memory of the engine's pool reserves: what
-/// 32 bits can address, and a guard.
-const MEMORY_RESERVED: u64 = (4 << 30) + (32 << 20);
-/// Linear memories that the pool has apart from one for each instance.
-const MORE_MEMORIES: u64 = 8;
-/// Address space for everything else: the program, stacks, tables and buffers.
-const PROCESS_RESERVED: u64 = 2 << 30;
 /// How much room spilled output should find, in bytes: what a few tasks that
 /// write much come to.
 const SPILL_FREE: u64 = 1 << 30;
@@ -59,9 +54,10 @@ impl Status {
 /// Judges the facts, in the order in which they are shown.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     vec![
-        mappings(facts.mappings, facts.live_tasks),
+        live_tasks(&facts.fast, &facts.dense),
+        mappings(facts.mappings),
         open_files(facts.open_files),
-        address_space(facts.address_space, facts.small.instances, facts.large.instances),
+        address_space(facts.address_space, &facts.fast, facts.small.instances),
         memory(&facts.memory),
         spill(&facts.spill),
         plugins(&facts.plugins),
@@ -71,38 +67,49 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-fn mappings(mappings: Option<u64>, live_tasks: u32) -> Finding {
+fn live_tasks(fast: &Capacity, dense: &Capacity) -> Finding {
+    let finding = About("live tasks");
+    let one = |name, of: &Capacity| format!("{} {name}, bounded by {}", of.tasks, of.bound);
+    let value = format!("{}; {}", one("fast", fast), one("dense", dense));
+    match fast.tasks < LIVE_TASKS {
+        true => finding.warn(value, fast.raise()),
+        false => finding.ok(value),
+    }
+}
+
+fn mappings(mappings: Option<u64>) -> Finding {
     let finding = About("memory mappings");
-    let room = format!("room for {live_tasks} live tasks");
     match mappings {
         None => finding.warn(
-            format!("vm.max_map_count cannot be read; {room} is assumed"),
+            "vm.max_map_count cannot be read, and is taken to be what Linux has by default"
+                .to_owned(),
             "mount /proc, to have it told",
         ),
-        Some(mappings) if live_tasks < LIVE_TASKS => finding
-            .warn(format!("{mappings}, {room}"), "`sysctl -w vm.max_map_count=65530`, or more"),
-        Some(mappings) => finding.ok(format!("{mappings}, {room}")),
+        Some(mappings) if mappings < MAPPINGS => finding.warn(
+            mappings.to_string(),
+            format!("`sysctl -w vm.max_map_count={MAPPINGS}`, or more"),
+        ),
+        Some(mappings) => finding.ok(mappings.to_string()),
     }
 }
 
 fn open_files(limit: Rlimit) -> Finding {
     let finding = About("open files");
     let value = limits(limit, |files| files.to_string());
-    match (limit.current, limit.maximum) {
-        (Some(soft), _) if soft >= OPEN_FILES => finding.ok(value),
-        (None, _) => finding.ok(value),
-        (Some(_), Some(hard)) if hard < OPEN_FILES => finding.warn(
+    match limit.maximum {
+        // A host raises its own limit as far as it may.
+        Some(hard) if hard < OPEN_FILES => finding.warn(
             value,
             format!(
-                "raise the hard limit where it is set (LimitNOFILE= of a unit, limits.conf), then \
-                 `ulimit -n {OPEN_FILES}`"
+                "raise the hard limit to {OPEN_FILES} or more where it is set (`ulimit -Hn`, \
+                 LimitNOFILE= of a unit, limits.conf)"
             ),
         ),
-        (Some(_), _) => finding.warn(value, format!("`ulimit -n {OPEN_FILES}`")),
+        _ => finding.ok(value),
     }
 }
 
-fn address_space(limit: Rlimit, small: u32, large: u32) -> Finding {
+fn address_space(limit: Rlimit, fast: &Capacity, small: u32) -> Finding {
     let finding = About("address space");
     let value = limits(limit, size);
     let fix = match limit.maximum {
@@ -111,19 +118,16 @@ fn address_space(limit: Rlimit, small: u32, large: u32) -> Finding {
                     limits.conf), then `ulimit -v unlimited`"
             .to_owned(),
     };
-    let lacks = |instances| limit.current.is_some_and(|limit| limit < reserved(instances));
-    let needs =
-        |instances| format!("an engine for {instances} tasks needs {}", size(reserved(instances)));
-    match () {
-        () if lacks(small) => finding.fail(format!("{value}; {}", needs(small)), fix),
-        () if lacks(large) => finding.warn(format!("{value}; {}", needs(large)), fix),
-        () => finding.ok(value),
+    let reserves = |tasks| backlot_wasm::address_space(Profile::Fast, tasks);
+    match limit.current {
+        Some(current) if current < reserves(small) => finding.fail(
+            format!("{value}; an engine for {small} tasks needs {}", size(reserves(small))),
+            fix,
+        ),
+        Some(_) if matches!(fast.bound, Bound::AddressSpace(_)) => finding
+            .warn(format!("{value}; the profile fast has room for {} tasks", fast.tasks), fix),
+        _ => finding.ok(value),
     }
-}
-
-/// Returns the address space that a host needs for that many instances.
-pub(super) fn reserved(instances: u32) -> u64 {
-    (u64::from(instances) + MORE_MEMORIES) * MEMORY_RESERVED + PROCESS_RESERVED
 }
 
 fn memory(memory: &Memory) -> Finding {
@@ -277,9 +281,23 @@ fn plain(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use backlot_wasm::Machine;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;
+
+    fn capacity(profile: Profile, change: impl FnOnce(&mut Machine)) -> Capacity {
+        let mut machine = Machine {
+            mappings: Some(65_530),
+            installed: 16 * GIB,
+            group: None,
+            open_files: None,
+            address_space: None,
+        };
+        change(&mut machine);
+        Capacity::of(profile, &machine, machine.guest_memory())
+    }
 
     fn limit(soft: impl Into<Option<u64>>, hard: impl Into<Option<u64>>) -> Rlimit {
         Rlimit { current: soft.into(), maximum: hard.into() }
@@ -288,7 +306,8 @@ mod tests {
     fn good() -> Facts {
         Facts {
             mappings: Some(65_530),
-            live_tasks: 5_040,
+            fast: capacity(Profile::Fast, |_| {}),
+            dense: capacity(Profile::Dense, |_| {}),
             open_files: limit(20_000, 20_000),
             address_space: limit(None, None),
             memory: Memory { machine: 16 * GIB, group: None, guests: 12 * GIB },
@@ -297,7 +316,7 @@ mod tests {
             inotify: Some(Inotify { watches: 16_384, instances: 128 }),
             toolchain: Toolchain::Ready { sysroot: "/rust".into() },
             small: Engine { instances: 16, started: Ok(()) },
-            large: Engine { instances: 6_000, started: Ok(()) },
+            large: Engine { instances: 9_000, started: Ok(()) },
         }
     }
 
@@ -319,49 +338,57 @@ mod tests {
     #[test]
     fn a_good_machine_has_nothing_to_fix() {
         let findings = findings(&good());
-        assert_eq!(findings.len(), 9);
+        assert_eq!(findings.len(), 10);
         for finding in findings {
             assert_eq!((finding.status, &finding.fix), (Status::Ok, &None), "{finding:?}");
         }
     }
 
     #[test]
-    fn few_mappings_are_few_tasks() {
-        assert_eq!(
-            said(|facts| (facts.mappings, facts.live_tasks) = (Some(8_000), 615)),
-            "warn memory mappings: 8000, room for 615 live tasks → \
-             `sysctl -w vm.max_map_count=65530`, or more"
+    fn few_live_tasks_are_told_with_what_bounds_them() {
+        let fast = capacity(Profile::Fast, |machine| machine.mappings = Some(4_000));
+        let said = said(|facts| facts.fast = fast);
+        assert!(
+            said.starts_with("warn live tasks: 425 fast, bounded by memory mappings"),
+            "{said}"
         );
+        assert!(said.contains("→ `sysctl -w vm.max_map_count=65530`, or the profile"), "{said}");
     }
 
     #[test]
-    fn few_open_files_are_raised_as_far_as_the_hard_limit_lets() {
+    fn few_mappings_are_told() {
         assert_eq!(
-            said(|facts| facts.open_files = limit(1_024, 524_288)),
-            "warn open files: 1024, at most 524288 → `ulimit -n 4096`"
+            said(|facts| facts.mappings = Some(8_000)),
+            "warn memory mappings: 8000 → `sysctl -w vm.max_map_count=65530`, or more"
         );
-        assert_eq!(
-            said(|facts| facts.open_files = limit(64, None)),
-            "warn open files: 64, at most unlimited → `ulimit -n 4096`"
-        );
-        let hard = said(|facts| facts.open_files = limit(64, 64));
-        assert!(hard.starts_with("warn open files: 64 → raise the hard limit"), "{hard}");
+        assert!(said(|facts| facts.mappings = None).contains("mount /proc"));
+    }
+
+    #[test]
+    fn open_files_are_judged_by_the_hard_limit_as_hosts_raise_their_own() {
+        assert_eq!(said(|facts| facts.open_files = limit(64, 524_288)), "");
+        assert_eq!(said(|facts| facts.open_files = limit(64, None)), "");
         assert_eq!(said(|facts| facts.open_files = limit(4_096, 4_096)), "");
+        let hard = said(|facts| facts.open_files = limit(64, 64));
+        assert!(hard.starts_with("warn open files: 64 → raise the hard limit to 4096"), "{hard}");
     }
 
     #[test]
     fn address_space_is_judged_by_what_an_engine_reserves() {
         assert_eq!(
             said(|facts| facts.address_space = limit(4_096_000_000, None)),
-            "fail address space: 3.8 GiB, at most unlimited; an engine for 16 tasks needs 98.8 GiB \
+            "fail address space: 3.8 GiB, at most unlimited; an engine for 16 tasks needs 114.9 GiB \
              → `ulimit -v unlimited`"
         );
         let hard = said(|facts| facts.address_space = limit(95 * GIB, 95 * GIB));
         assert!(hard.starts_with("fail address space: 95.0 GiB; "), "{hard}");
         assert!(hard.contains("hard limit") && hard.ends_with("`ulimit -v unlimited`"), "{hard}");
-        let some = said(|facts| facts.address_space = limit(100 * GIB, 100 * GIB));
-        assert!(some.starts_with("warn address space: 100.0 GiB; an engine for 6000"), "{some}");
-        assert_eq!(said(|facts| facts.address_space = limit(25_000 * GIB, None)), "");
+        let some = said(|facts| {
+            facts.address_space = limit(120 * GIB, 120 * GIB);
+            facts.fast = capacity(Profile::Fast, |it| it.address_space = Some(120 * GIB));
+        });
+        assert!(some.contains("warn address space: 120.0 GiB; the profile fast has room for 17"));
+        assert_eq!(said(|facts| facts.address_space = limit(40_000 * GIB, None)), "");
     }
 
     #[test]
