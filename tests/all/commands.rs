@@ -174,6 +174,7 @@ fn the_doctor_tells_of_every_check_and_its_exit_code_agrees() {
             "address space",
             "memory",
             "spill folder",
+            "compile cache",
             "plugin folder",
             "inotify",
             "toolchain",

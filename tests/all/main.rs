@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod cache;
 mod capacity;
 mod cli;
 mod commands;

@@ -31,6 +31,11 @@ pub fn backlot() -> PathBuf {
     beside
 }
 
+/// Returns the folder where tests keep compiled code.
+pub(crate) fn cache() -> PathBuf {
+    target().0.join("test-cache")
+}
+
 fn built(path: &str, recipe: &str) -> PathBuf {
     let path = target().0.join(path);
     assert!(path.exists(), "{} is missing: run `{recipe}`", path.display());

@@ -8,7 +8,7 @@ use backlot::{
         AgentId, Caller, Kill, KillError, Killed, Mode, Owner, Read, Registry, SessionId, Snapshot,
         Start, StartError, Step, StopBounds, Stream, SurfaceGuard, TaskId,
     },
-    wasm::{CommandInput, Component, Grant, Limits},
+    wasm::{CommandInput, Compiler, Component, Grant, Limits},
 };
 
 use crate::files;
@@ -47,14 +47,23 @@ impl TestHost {
         Self::with(Config::default())
     }
 
-    /// Starts a host.
+    /// Starts a host. Compiled code is kept beside what is tested, unless the
+    /// configuration says where.
     ///
     /// # Panics
     ///
     /// When it cannot be started.
     pub fn with(config: Config) -> Self {
-        let instances = config.instances.or(Some(1_500));
-        let host = Host::start(Config { instances, ..config }).expect("a host starts");
+        let config = Config {
+            instances: config.instances.or(Some(1_500)),
+            compiler: Compiler::Program(files::backlot()),
+            cache: match config.cache == Config::default().cache {
+                true => Some(files::cache()),
+                false => config.cache,
+            },
+            ..config
+        };
+        let host = Host::start(config).expect("a host starts");
         let surface = host.registry().attach_surface("test");
         Self { host, _surface: surface }
     }

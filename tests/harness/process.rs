@@ -65,12 +65,30 @@ impl Process {
         Self::spawn(command, |_| {})
     }
 
+    /// Starts a shell as by [`Process::shell`] that can mount what only it sees, where
+    /// this user may.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn unshared<A: AsRef<OsStr>>(
+        script: &str,
+        args: impl IntoIterator<Item = A>,
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]);
+        command.arg(files::backlot()).args(args);
+        Self::spawn(command, change)
+    }
+
     fn spawn(mut command: Command, change: impl FnOnce(&mut Command)) -> Self {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .env_remove("BACKLOT_PLUGINS")
+            .env("BACKLOT_CACHE", files::cache())
             .env_remove("BACKLOT_LOG");
         change(&mut command);
         let mut child = command.spawn().expect("backlot starts");

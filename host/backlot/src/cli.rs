@@ -5,7 +5,7 @@ use std::{
     env,
     ffi::OsString,
     io::{self, IsTerminal as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
@@ -40,6 +40,12 @@ pub(crate) struct Common {
     /// The folder whose <kind>.wasm files are the kinds [env: BACKLOT_PLUGINS]
     #[arg(long, global = true, value_name = "DIR")]
     plugins: Option<PathBuf>,
+    /// The folder that compiled code is kept in [env: BACKLOT_CACHE]
+    #[arg(long, global = true, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Use no compiled code that was kept, and keep none
+    #[arg(long, global = true, conflicts_with = "cache")]
+    no_cache: bool,
     /// Say less: no progress and no final line, only errors
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
@@ -52,17 +58,23 @@ impl Common {
     /// Returns the configuration of a host with room for that many instances.
     pub(crate) fn config(&self, instances: u32) -> Config {
         let mut config = Config { instances: Some(instances), ..Config::default() };
-        if let Some(plugins) = self.plugins() {
+        if let Some(plugins) = named(self.plugins.as_deref(), "BACKLOT_PLUGINS") {
             config.plugins = plugins;
+        }
+        if let Some(cache) = named(self.cache.as_deref(), "BACKLOT_CACHE") {
+            config.cache = Some(cache);
+        }
+        if self.no_cache {
+            config.cache = None;
         }
         config
     }
+}
 
-    /// Returns the plugin folder that was named. An empty variable names none.
-    fn plugins(&self) -> Option<PathBuf> {
-        let variable = || env::var_os("BACKLOT_PLUGINS").filter(|folder| !folder.is_empty());
-        self.plugins.clone().or_else(|| variable().map(PathBuf::from))
-    }
+/// Returns the folder that a flag or a variable names. An empty variable names none.
+fn named(flag: Option<&Path>, variable: &str) -> Option<PathBuf> {
+    let variable = || env::var_os(variable).filter(|folder| !folder.is_empty());
+    flag.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
 }
 
 #[derive(Debug, Subcommand)]
@@ -233,6 +245,7 @@ pub(crate) struct Man {}
 ///
 /// Never on what a person or a machine can do wrong.
 pub fn main() -> ExitCode {
+    backlot_wasm::compile_if_asked();
     match Cli::try_parse() {
         Ok(cli) => start(cli).map_or_else(|error| cannot_start(&error), ExitCode::from),
         Err(error) => misunderstood(&error),

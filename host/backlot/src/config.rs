@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf};
 
 use backlot_registry as registry;
-use backlot_wasm::Profile;
+use backlot_wasm::{Compiler, Profile};
 
 /// How a [`Host`](crate::Host) is set up. The defaults suit one machine and
 /// tasks of unknown origin.
@@ -11,6 +11,11 @@ use backlot_wasm::Profile;
 pub struct Config {
     /// The folder whose `<kind>.wasm` files are the kinds.
     pub plugins: PathBuf,
+    /// The folder that compiled code is kept in, for this user alone; `None` keeps
+    /// none.
+    pub cache: Option<PathBuf>,
+    /// Who compiles components.
+    pub compiler: Compiler,
     /// The folder that output is spilled to.
     pub spill: PathBuf,
     /// What the engine is made for: starting tasks fast, or holding many.
@@ -42,6 +47,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             plugins: default_plugins(),
+            cache: default_cache(),
+            compiler: Compiler::default(),
             spill: env::temp_dir(),
             profile: Profile::default(),
             instances: None,
@@ -75,13 +82,20 @@ fn default_plugins() -> PathBuf {
         .ok()
         .and_then(|program| Some(program.parent()?.parent()?.join("plugins")))
         .filter(|folder| folder.is_dir());
-    let data = || {
-        env::var_os("XDG_DATA_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/share")))
-            .map(|data| data.join("backlot/plugins"))
-    };
+    let data = || Some(home("XDG_DATA_HOME", ".local/share")?.join("backlot/plugins"));
     beside.or_else(data).unwrap_or_else(|| PathBuf::from("plugins"))
+}
+
+/// Returns where compiled code is kept when nothing was said.
+fn default_cache() -> Option<PathBuf> {
+    Some(home("XDG_CACHE_HOME", ".cache")?.join("backlot"))
+}
+
+/// Returns the folder that a variable names, or else one below the person's own.
+fn home(variable: &str, below: &str) -> Option<PathBuf> {
+    // Relative ones are to be ignored, says the XDG Base Directory Specification.
+    let named = |variable| env::var_os(variable).map(PathBuf::from).filter(|it| it.is_absolute());
+    named(variable).or_else(|| Some(named("HOME")?.join(below)))
 }
 
 #[cfg(test)]

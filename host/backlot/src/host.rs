@@ -7,21 +7,27 @@ use std::{
 };
 
 use backlot_registry::{Environment, InvalidKind, Kind, Registry, SystemClock};
-use backlot_wasm::{Component, Engine, EngineConfig, EngineError, LoadError};
+use backlot_wasm::{Cache, Component, Engine, EngineConfig, EngineError, FileStamp, LoadError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
+    fs::File,
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
 };
 
 use crate::{
     config::{Config, ConfigError},
+    render,
     spill::TempSpill,
 };
 
 /// The largest component that is read, in bytes. Interpreters with their
 /// standard libraries are around 20 to 40 MB.
 const COMPONENT_BYTES: u64 = 128 << 20;
+
+/// How much compiled code is kept, in bytes: some hundred kinds, or some twenty
+/// interpreters.
+pub(crate) const CACHE_BYTES: u64 = 2 << 30;
 
 /// A registry of live tasks, an engine for components, and a runtime of their
 /// own for guests.
@@ -33,6 +39,7 @@ pub struct Host {
     registry: Registry,
     engine: Engine,
     plugins: PathBuf,
+    warnings: Vec<String>,
 }
 
 /// The threads that guests run on.
@@ -141,6 +148,13 @@ impl Host {
         let mut engine = EngineConfig::new(threads.handle.clone());
         engine.profile = config.profile;
         engine.instances = config.instances;
+        engine.compiler = config.compiler;
+        let mut warnings = Vec::new();
+        // Without a cache everything works, and takes longer.
+        match config.cache.map(|folder| Cache::open(&folder, CACHE_BYTES)).transpose() {
+            Ok(cache) => engine.cache = cache,
+            Err(error) => warnings.push(render::chain(&error)),
+        }
         if let Some(bytes) = config.guest_memory {
             engine.guest_memory = bytes;
         }
@@ -154,6 +168,7 @@ impl Host {
             registry: Registry::new(config.registry, environment),
             engine: Engine::new(engine)?,
             plugins: config.plugins,
+            warnings,
             threads,
         })
     }
@@ -173,6 +188,13 @@ impl Host {
     /// two.
     pub fn runtime(&self) -> tokio::runtime::Handle {
         self.threads.handle.clone()
+    }
+
+    /// Returns what does not work as it should and keeps nothing from working, a
+    /// line each.
+    pub fn warnings(&self) -> Vec<String> {
+        let cache = self.engine.cache().and_then(Cache::trouble);
+        self.warnings.iter().cloned().chain(cache).collect()
     }
 
     /// Loads a kind from the plugin folder.
@@ -219,11 +241,16 @@ impl Host {
     ///
     /// When the file cannot be read or run.
     pub async fn load_file(&self, path: &Path) -> Result<Component, KindError> {
-        let bytes = read(path, COMPONENT_BYTES).await?;
+        let (file, stamp) = open(path, COMPONENT_BYTES).await?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Component::load(&self.engine, &name, bytes, 1)
-            .await
-            .map_err(|source| KindError::Load { path: path.to_owned(), source })
+        let loaded = match Component::recall(&self.engine, &name, stamp, 1).await {
+            Some(loaded) => loaded,
+            None => {
+                let bytes = read(path, file, COMPONENT_BYTES).await?;
+                Component::load(&self.engine, &name, bytes, Some(stamp), 1).await
+            }
+        };
+        loaded.map_err(|source| KindError::Load { path: path.to_owned(), source })
     }
 
     /// Returns the kinds that the plugin folder has files for, in order.
@@ -301,15 +328,13 @@ pub(crate) fn kind_of(path: &Path) -> Result<Kind, InvalidKind> {
     Kind::new(name.strip_suffix(".wasm").unwrap_or(&name))
 }
 
-/// Reads a component file, bounded: a path can name anything, and what it names
-/// can change at any time, so only what was opened is looked at.
-async fn read(path: &Path, limit: u64) -> Result<Vec<u8>, KindError> {
-    use tokio::io::AsyncReadExt as _;
+/// Opens a component file. A path can name anything, and what it names can change
+/// at any time, so only what was opened is looked at.
+async fn open(path: &Path, limit: u64) -> Result<(File, FileStamp), KindError> {
     let fail = |source| KindError::Read { path: path.to_owned(), source };
-    let too_large = || KindError::TooLarge { path: path.to_owned(), limit };
     // Opening a pipe would wait for its writer.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let opened = tokio::fs::File::options().read(true).custom_flags(flags).open(path).await;
+    let opened = File::options().read(true).custom_flags(flags).open(path).await;
     let file = match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
             return Err(fail(io::Error::new(error.kind(), "it is a link to nothing")));
@@ -324,13 +349,22 @@ async fn read(path: &Path, limit: u64) -> Result<Vec<u8>, KindError> {
         return Err(fail(io::Error::other("it is not a regular file")));
     }
     if about.len() > limit {
-        return Err(too_large());
+        return Err(KindError::TooLarge { path: path.to_owned(), limit });
     }
+    Ok((file, FileStamp::from(&about)))
+}
+
+/// Reads a component file, bounded.
+async fn read(path: &Path, file: File, limit: u64) -> Result<Vec<u8>, KindError> {
+    use tokio::io::AsyncReadExt as _;
     let mut bytes = Vec::new();
     // One byte more than the limit tells that there is more by now.
-    file.take(limit + 1).read_to_end(&mut bytes).await.map_err(fail)?;
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .await
+        .map_err(|source| KindError::Read { path: path.to_owned(), source })?;
     match bytes.len() as u64 > limit {
-        true => Err(too_large()),
+        true => Err(KindError::TooLarge { path: path.to_owned(), limit }),
         false => Ok(bytes),
     }
 }
@@ -352,14 +386,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_is_read_up_to_the_limit_whatever_size_it_claims() {
+        let read = async |path: &Path, limit| {
+            let (file, _) = open(path, limit).await?;
+            read(path, file, limit).await
+        };
         let mut file = tempfile::NamedTempFile::new().unwrap();
         io::Write::write_all(&mut file, b"12345").unwrap();
         assert_eq!(read(file.path(), 5).await.unwrap(), b"12345");
         assert!(matches!(read(file.path(), 4).await, Err(KindError::TooLarge { limit: 4, .. })));
-        if cfg!(target_os = "linux") {
-            // It has more than the size that it tells, which is 0.
-            let growing = Path::new("/proc/self/status");
-            assert!(matches!(read(growing, 4).await, Err(KindError::TooLarge { .. })));
-        }
+        // It has more than the size that it tells, which is 0.
+        let growing = Path::new("/proc/self/status");
+        assert!(matches!(read(growing, 4).await, Err(KindError::TooLarge { .. })));
     }
 }

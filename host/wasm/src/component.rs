@@ -6,7 +6,6 @@ use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
 use backlot_registry::{Form, Generation, InvalidKind, Kind, Refusal};
 use jsonschema::Validator;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 use wasmtime::component::{ComponentExportIndex, InstancePre, types::ComponentItem};
@@ -15,9 +14,12 @@ use crate::{
     bindings::{
         CONTRACT_VERSION, Descriptor, LIFECYCLE, Manner, OUTPUT, STEPS, lifecycle, output, steps,
     },
+    cache::FileStamp,
     capacity,
     check::{self, ComponentForm, NotRunnable},
+    code::{self, Code},
     command,
+    compile::CompileError,
     engine::Engine,
     grant::OpenGrant,
     limits::Limits,
@@ -96,9 +98,9 @@ pub enum LoadError {
     /// It is not a component that this host can run.
     #[error(transparent)]
     NotRunnable(#[from] NotRunnable),
-    /// It does not compile.
-    #[error("the component does not compile: {}", trap::line(.0))]
-    Compile(wasmtime::Error),
+    /// There is no compiled code of it.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
     /// It imports what this host does not offer.
     #[error("the component cannot be linked: {}; this host offers WASI 0.2 and 0.3 with wasi:http, and backlot:producer/host@{CONTRACT_VERSION}", trap::line(.0))]
     Link(wasmtime::Error),
@@ -117,8 +119,10 @@ impl Component {
     /// Compiles, checks, links and describes the component in `bytes`.
     ///
     /// `name` is what a program is called, by its file; producers name
-    /// themselves. `number` counts the versions of the kind. Compiling runs on
-    /// a thread where it may block.
+    /// themselves. `number` counts the versions of the kind. `stamp` is of the file
+    /// that the bytes were read from, taken before they were: it lets
+    /// [`Component::recall`] do without reading them. Compiling runs on a thread
+    /// where it may block.
     ///
     /// # Errors
     ///
@@ -127,21 +131,35 @@ impl Component {
         engine: &Engine,
         name: &str,
         bytes: impl Into<Arc<[u8]>>,
+        stamp: Option<FileStamp>,
         number: u64,
     ) -> Result<Self, LoadError> {
         let bytes = bytes.into();
         check::preamble(&bytes)?;
-        let (component, digest) = {
-            let engine = engine.wasmtime().clone();
-            let compile = move || -> wasmtime::Result<_> {
-                let digest = format!("sha256:{:x}", Sha256::digest(&bytes));
-                Ok((wasmtime::component::Component::from_binary(&engine, &bytes)?, digest))
-            };
-            tokio::task::spawn_blocking(compile)
-                .await
-                .map_err(|panic| LoadError::Compile(wasmtime::format_err!("{panic}")))?
-                .map_err(LoadError::Compile)?
-        };
+        let code = code::of(engine, bytes, stamp).await?;
+        Self::of_code(engine, name, code, number).await
+    }
+
+    /// Loads the component that a file held when it was loaded before, by this
+    /// process or another, if the file has not changed and its code was kept.
+    pub async fn recall(
+        engine: &Engine,
+        name: &str,
+        stamp: FileStamp,
+        number: u64,
+    ) -> Option<Result<Self, LoadError>> {
+        let code = code::recall(engine, stamp).await?;
+        Some(Self::of_code(engine, name, code, number).await)
+    }
+
+    async fn of_code(
+        engine: &Engine,
+        name: &str,
+        code: Code,
+        number: u64,
+    ) -> Result<Self, LoadError> {
+        let Code { component, digest } = code;
+        let digest = format!("sha256:{digest}");
         let generation = Generation { number, digest: digest.into() };
 
         let seen = Seen::of(engine, &component);

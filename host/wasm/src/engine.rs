@@ -21,7 +21,9 @@ use tokio::{
 use wasmtime::component::Linker;
 
 use crate::{
+    cache::Cache,
     capacity::{Capacity, Machine},
+    compile::Compiler,
     imports,
     limits::Exceeded,
     memory::GuestMemory,
@@ -41,8 +43,12 @@ const PARKED_TICK: Duration = Duration::from_millis(5);
 /// so that a run of short tasks wakes it once.
 const EMPTY_LOOKS: u32 = 100;
 
+/// How many components are compiled at a time: each takes all cores and much
+/// memory, and a second turn is for what one of bad intent would hold up.
+const COMPILES: usize = 2;
+
 /// How an [`Engine`] is set up.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct EngineConfig {
     /// The runtime that stores are driven on. Guests block its blocking pool
     /// with file calls, so the host's own work belongs on another.
@@ -56,6 +62,10 @@ pub struct EngineConfig {
     pub guest_memory: u64,
     /// What the machine gives.
     pub machine: Machine,
+    /// Who compiles components.
+    pub compiler: Compiler,
+    /// Where compiled code is kept.
+    pub cache: Option<Cache>,
 }
 
 impl EngineConfig {
@@ -69,6 +79,8 @@ impl EngineConfig {
             instances: None,
             guest_memory: machine.guest_memory(),
             machine,
+            compiler: Compiler::default(),
+            cache: None,
         }
     }
 
@@ -114,6 +126,10 @@ struct Inner {
     memory: Arc<GuestMemory>,
     profile: Profile,
     capacity: Capacity,
+    compiler: Compiler,
+    cache: Option<Cache>,
+    /// Turns at compiling.
+    compile_turns: Arc<Semaphore>,
     /// Stores of tasks that live now.
     tasks: AtomicUsize,
     /// Stores of components that are asked to describe themselves.
@@ -148,6 +164,9 @@ impl Engine {
             memory: Arc::new(GuestMemory::new(config.guest_memory)),
             profile: config.profile,
             capacity,
+            compiler: config.compiler,
+            cache: config.cache,
+            compile_turns: Arc::new(Semaphore::new(COMPILES)),
             tasks: AtomicUsize::new(0),
             asides: AtomicUsize::new(0),
             aside_turns: Arc::new(Semaphore::new(ASIDES as usize)),
@@ -185,6 +204,20 @@ impl Engine {
     /// touched of it takes no room on the machine.
     pub fn guest_memory(&self) -> u64 {
         self.0.memory.declared()
+    }
+
+    /// Returns where compiled code is kept.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.0.cache.as_ref()
+    }
+
+    pub(crate) fn compiler(&self) -> &Compiler {
+        &self.0.compiler
+    }
+
+    /// Waits for a turn at compiling.
+    pub(crate) async fn compile_turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.compile_turns).acquire_owned().await.ok()
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {

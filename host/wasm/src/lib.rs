@@ -10,9 +10,12 @@
 #![deny(unsafe_code)]
 
 mod bindings;
+mod cache;
 mod capacity;
 mod check;
+mod code;
 mod command;
+mod compile;
 mod component;
 mod dense;
 mod driver;
@@ -32,9 +35,11 @@ mod trap;
 
 pub use self::{
     bindings::CONTRACT_VERSION,
+    cache::{Cache, CacheError, FileStamp},
     capacity::{Bound, Capacity, Machine, address_space},
     check::{ComponentForm, NotRunnable},
     command::CommandInput,
+    compile::{CompileError, Compiler, compile_if_asked},
     component::{Component, Description, LoadError},
     engine::{Engine, EngineConfig, EngineError},
     grant::{OpenGrant, OpenGrantError},

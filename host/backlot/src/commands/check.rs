@@ -5,21 +5,21 @@ use std::path::Path;
 use backlot_wasm::{Component, Description};
 
 use crate::{
-    cli::Check,
-    commands::{Verb, print},
-    config::Config,
+    cli::{Check, Common},
+    commands::{Verb, print, warn},
     console::Console,
     exit::Exit,
     host::Host,
     render, wire,
 };
 
+/// How many instances the host has room for: nothing is run but `describe`.
+const INSTANCES: u32 = 4;
 /// How much of a schema is shown, in bytes: one that a person would read.
 const SCHEMA_BYTES: usize = 4 << 10;
 
-pub(crate) async fn check(args: Check, console: &Console) -> anyhow::Result<Exit> {
-    // Nothing is run but `describe`, one file after the other.
-    let host = match Host::start(Config { instances: Some(4), ..Config::default() }) {
+pub(crate) async fn check(args: Check, common: &Common, console: &Console) -> anyhow::Result<Exit> {
+    let host = match Host::start(common.config(INSTANCES)) {
         Ok(host) => host,
         Err(error) => {
             if args.json {
@@ -55,6 +55,7 @@ pub(crate) async fn check(args: Check, console: &Console) -> anyhow::Result<Exit
     if args.json {
         print(console, wire::line(&report)).await?;
     }
+    warn(console, &host, common).await;
     Ok(exit)
 }
 

@@ -3,22 +3,25 @@
 use std::{
     io::{self, IsTerminal as _},
     path::{Path, PathBuf},
+    pin::pin,
 };
 
 use backlot_wasm::{Component, Description};
+use futures::{Stream, StreamExt as _, stream};
 
 use crate::{
     cli::{Common, Kinds},
-    commands::print,
+    commands::{print, warn},
     console::Console,
     exit::Exit,
-    host::{Host, kind_files, kind_of},
+    host::{Host, KindError, kind_files, kind_of},
     render, wire,
 };
 
-/// How many instances the host has room for: nothing is run but `describe`, one
-/// file after the other.
+/// How many instances the host has room for: nothing is run but `describe`.
 const INSTANCES: u32 = 4;
+/// How many files are loaded at a time. Each is in memory as a whole.
+const AT_A_TIME: usize = 4;
 /// The width of the column with the form: that of the longest, `stepped-producer`.
 const FORM: usize = 16;
 
@@ -31,13 +34,19 @@ pub(crate) async fn kinds(args: Kinds, common: &Common, console: &Console) -> an
         Err(error) => Err(render::chain(&error)),
     });
     match prepared {
-        Ok((host, files)) if args.json => document(&host, &folder, &files, console).await,
+        Ok((host, files)) if args.json => {
+            let exit = document(&host, &folder, &files, console).await;
+            warn(console, &host, common).await;
+            exit
+        }
         Ok((host, files)) => {
             if files.is_empty() && !common.quiet {
                 let none = format!("the plugin folder {} has no kinds", folder.display());
                 console.err.say(&render::complaint(&none)).await;
             }
-            lines(&host, &files, console).await
+            let exit = lines(&host, &files, console).await;
+            warn(console, &host, common).await;
+            exit
         }
         Err(why) => {
             if args.json {
@@ -50,26 +59,36 @@ pub(crate) async fn kinds(args: Kinds, common: &Common, console: &Console) -> an
     }
 }
 
-/// Prints a line for each kind, as it is loaded, and then what is wrong with the
-/// others.
+/// Prints a line for each kind, and what is wrong with the others, as they are loaded.
 async fn lines(host: &Host, files: &[PathBuf], console: &Console) -> anyhow::Result<Exit> {
     let widest = files.iter().filter_map(|file| Some(kind_of(file).ok()?.as_str().len())).max();
     let width = io::stdout().is_terminal().then_some(widest.unwrap_or_default());
-    let mut broken = Vec::new();
-    for file in files {
-        match host.load_kind_file(file).await {
+    let mut all_can_be_run = true;
+    let mut loads = pin!(loads(host, files));
+    while let Some((_, loaded)) = loads.next().await {
+        match loaded {
             Ok(component) => {
                 if !print(console, line(component.description(), width)).await? {
                     break;
                 }
             }
-            Err(error) => broken.push(render::error(&error)),
+            Err(error) => {
+                all_can_be_run = false;
+                console.err.say(&render::error(&error)).await;
+            }
         }
     }
-    for complaint in &broken {
-        console.err.say(complaint).await;
-    }
-    Ok(exit(broken.is_empty()))
+    Ok(exit(all_can_be_run))
+}
+
+/// Loads the files, some at a time, in their order.
+fn loads<'a>(
+    host: &'a Host,
+    files: &'a [PathBuf],
+) -> impl Stream<Item = (&'a PathBuf, Result<Component, KindError>)> {
+    stream::iter(files)
+        .map(async move |file| (file, host.load_kind_file(file).await))
+        .buffered(AT_A_TIME)
 }
 
 /// Prints all of it as one document.
@@ -80,8 +99,8 @@ async fn document(
     console: &Console,
 ) -> anyhow::Result<Exit> {
     let mut kinds = Vec::with_capacity(files.len());
-    for file in files {
-        let loaded = host.load_kind_file(file).await;
+    let mut loads = pin!(loads(host, files));
+    while let Some((file, loaded)) = loads.next().await {
         let about = loaded.as_ref().map(Component::description).map_err(render::chain);
         kinds.push(wire::File::of(file, about));
     }

@@ -11,9 +11,10 @@ use anyhow::Context as _;
 use bytes::Bytes;
 
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, Common},
     console::{Console, is_closed},
     exit::Exit,
+    host::Host,
     render, wire,
 };
 
@@ -45,7 +46,7 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
     let ended = match cli.command {
         Command::Run(run) => run::run(*run, &cli.common, console).await,
         Command::Kinds(kinds) => kinds::kinds(kinds, &cli.common, console).await,
-        Command::Check(check) => check::check(check, console).await,
+        Command::Check(check) => check::check(check, &cli.common, console).await,
         Command::Doctor(doctor) => doctor::doctor(doctor, &cli.common, console).await,
         Command::Completions(completions) => completions::completions(completions, console).await,
         Command::Man(_) => man::man(console).await,
@@ -54,6 +55,15 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
         console.err.note(&render::complaint(&format!("{error:#}")));
         Exit::Failed
     })
+}
+
+/// Tells what does not work as it should on a host, unless nobody wants to hear.
+async fn warn(console: &Console, host: &Host, common: &Common) {
+    if !common.quiet {
+        for warning in host.warnings() {
+            console.err.say(&render::complaint(&format!("warning: {warning}"))).await;
+        }
+    }
 }
 
 /// Writes to stdout and returns whether anybody still reads.

@@ -27,6 +27,7 @@ use tokio::{
 
 use crate::{
     cli::{Common, Run},
+    commands::warn,
     console::{Console, is_closed},
     exit::Exit,
     host::Host,
@@ -48,7 +49,7 @@ pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow
     let json = args.json;
     let mut signals = Signals::listen()?;
     let prepared = tokio::select! {
-        prepared = prepare(args, common) => prepared,
+        prepared = prepare(args, common, console) => prepared,
         name = signals.next() => Err(Refused {
             why: format!("stopped by {name} before it started"),
             exit: Exit::Killed,
@@ -108,7 +109,7 @@ impl Refused {
 }
 
 /// Loads, grants and starts what the command line asks for.
-async fn prepare(args: Run, common: &Common) -> Result<(Host, TaskId), Refused> {
+async fn prepare(args: Run, common: &Common, console: &Console) -> Result<(Host, TaskId), Refused> {
     let limits = Limits {
         memory: args.memory.unwrap_or(Limits::default().memory),
         deadline: args.deadline,
@@ -127,6 +128,7 @@ async fn prepare(args: Run, common: &Common) -> Result<(Host, TaskId), Refused> 
     let bounds = config.registry.bounds;
     let host = Host::start(config).map_err(|error| Refused::by(&error))?;
     let component = load(&host, &args.target).await?;
+    warn(console, &host, common).await;
     let about = component.description();
     let is_program = about.form == ComponentForm::Command;
     if !is_program && !args.args.is_empty() {

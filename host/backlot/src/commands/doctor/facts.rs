@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use backlot_wasm::{Capacity, Machine, Profile, address_space};
+use backlot_wasm::{Cache, Capacity, Machine, Profile, address_space};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{
     commands::run,
     config::Config,
-    host::{Host, kind_files, kind_of, raise_open_files},
+    host::{CACHE_BYTES, Host, kind_files, kind_of, raise_open_files},
     render,
 };
 
@@ -42,6 +42,9 @@ pub(super) struct Facts {
     pub(super) memory: Memory,
     /// The spill folder, and how much can still be written to it, in bytes.
     pub(super) spill: Folder<u64>,
+    /// The folder for compiled code, and how much can still be written to it, in
+    /// bytes; `None` where there is none.
+    pub(super) cache: Option<Folder<u64, String>>,
     /// The plugin folder, and how many kinds it has files for.
     pub(super) plugins: Folder<usize>,
     /// The kernel's limits on watching files; `None` where they cannot be read.
@@ -65,9 +68,9 @@ pub(super) struct Memory {
 
 /// A folder and what was found there.
 #[derive(Debug)]
-pub(super) struct Folder<T> {
+pub(super) struct Folder<T, E = io::Error> {
     pub(super) path: PathBuf,
-    pub(super) found: io::Result<T>,
+    pub(super) found: Result<T, E>,
 }
 
 #[derive(Debug)]
@@ -116,6 +119,7 @@ impl Facts {
             address_space: getrlimit(Resource::As),
             memory: Memory { machine: machine.installed, group: machine.group, guests },
             spill: Folder { path: config.spill.clone(), found: free(&config.spill) },
+            cache: config.cache.clone().map(|path| Folder { found: cache(&path), path }),
             plugins: Folder { path: config.plugins.clone(), found: count(&config.plugins) },
             inotify: inotify(),
             toolchain: toolchain().await,
@@ -150,6 +154,13 @@ fn inotify() -> Option<Inotify> {
         watches: number("/proc/sys/fs/inotify/max_user_watches")?,
         instances: number("/proc/sys/fs/inotify/max_user_instances")?,
     })
+}
+
+/// Returns how much can be written to the folder for compiled code, if it is one
+/// that is trusted.
+fn cache(folder: &Path) -> Result<u64, String> {
+    Cache::open(folder, CACHE_BYTES).map_err(|error| render::chain(&error))?;
+    free(folder).map_err(|error| format!("{} cannot be written to: {error}", folder.display()))
 }
 
 /// Returns how much can be written to a folder, once something was.

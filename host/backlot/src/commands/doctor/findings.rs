@@ -18,6 +18,8 @@ const OPEN_FILES: u64 = 4_096;
 /// How much room spilled output should find, in bytes: what a few tasks that
 /// write much come to.
 const SPILL_FREE: u64 = 1 << 30;
+/// How much room compiled code should find, in bytes: what an interpreter comes to.
+const CACHE_FREE: u64 = 256 << 20;
 /// The least that Linux has by default of each.
 const WATCHES: u64 = 8_192;
 const WATCHERS: u64 = 128;
@@ -60,6 +62,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         address_space(facts.address_space, &facts.fast, facts.small.instances),
         memory(&facts.memory),
         spill(&facts.spill),
+        cache(facts.cache.as_ref()),
         plugins(&facts.plugins),
         inotify(facts.inotify.as_ref()),
         toolchain(&facts.toolchain),
@@ -164,6 +167,26 @@ fn spill(folder: &Folder<u64>) -> Finding {
         Err(error) => finding.fail(
             format!("{path} cannot be written to: {}", plain(error)),
             "set TMPDIR to a folder that can",
+        ),
+    }
+}
+
+fn cache(folder: Option<&Folder<u64, String>>) -> Finding {
+    let finding = About("compile cache");
+    let elsewhere = "name another folder with --cache or BACKLOT_CACHE";
+    match folder.map(|folder| (folder.path.display(), &folder.found)) {
+        None => finding.warn(
+            "there is no folder for it, so components are compiled each time".to_owned(),
+            "set HOME, or name one with --cache or BACKLOT_CACHE",
+        ),
+        Some((path, Ok(free))) if *free < CACHE_FREE => finding.warn(
+            format!("{path}, {} free", size(*free)),
+            format!("make room there, or {elsewhere}"),
+        ),
+        Some((path, Ok(free))) => finding.ok(format!("{path}, {} free", size(*free))),
+        Some((_, Err(why))) => finding.warn(
+            format!("{why}; components are compiled each time"),
+            format!("mend what is wrong with it, or {elsewhere}"),
         ),
     }
 }
@@ -312,6 +335,7 @@ mod tests {
             address_space: limit(None, None),
             memory: Memory { machine: 16 * GIB, group: None, guests: 12 * GIB },
             spill: Folder { path: "/tmp".into(), found: Ok(60 * GIB) },
+            cache: Some(Folder { path: "/cache".into(), found: Ok(60 * GIB) }),
             plugins: Folder { path: "/plugins".into(), found: Ok(5) },
             inotify: Some(Inotify { watches: 16_384, instances: 128 }),
             toolchain: Toolchain::Ready { sysroot: "/rust".into() },
@@ -338,7 +362,7 @@ mod tests {
     #[test]
     fn a_good_machine_has_nothing_to_fix() {
         let findings = findings(&good());
-        assert_eq!(findings.len(), 10);
+        assert_eq!(findings.len(), 11);
         for finding in findings {
             assert_eq!((finding.status, &finding.fix), (Status::Ok, &None), "{finding:?}");
         }
@@ -418,6 +442,17 @@ mod tests {
         assert!(plugins.starts_with("warn plugin folder: /plugins, no kinds → "), "{plugins}");
         let plugins = said(|facts| facts.plugins.found = Err(denied()));
         assert!(plugins.starts_with("fail plugin folder: /plugins cannot be listed"), "{plugins}");
+    }
+
+    #[test]
+    fn a_cache_that_keeps_nothing_is_told_and_costs_time_only() {
+        let told = |cache| said(|facts| facts.cache = cache);
+        assert!(told(None).starts_with("warn compile cache: there is no folder for it"));
+        let found = |found| Some(Folder { path: "/cache".into(), found });
+        let full = told(found(Ok(1 << 20)));
+        assert!(full.starts_with("warn compile cache: /cache, 1.0 MiB free → make room"), "{full}");
+        let distrusted = told(found(Err("/cache is not trusted: others can write to it".into())));
+        assert!(distrusted.contains("not trusted") && distrusted.contains("--cache"));
     }
 
     #[test]

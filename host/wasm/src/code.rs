@@ -1,0 +1,99 @@
+//! The code of a component: from the cache, or else from the compiler.
+#![allow(unsafe_code, reason = "compiled code is trusted, and this is where")]
+
+use std::{fs::File, sync::Arc};
+
+use tokio::task::spawn_blocking;
+use wasmtime::component::Component;
+
+use crate::{
+    cache::{ComponentDigest, FileStamp, Key, path_of},
+    compile::CompileError,
+    engine::Engine,
+};
+
+/// A component's code, and the digest of what it was compiled from.
+pub(crate) struct Code {
+    pub(crate) component: Component,
+    pub(crate) digest: ComponentDigest,
+}
+
+/// Returns the code of the component in a file, if an earlier load of the same file
+/// has left it in the cache.
+pub(crate) async fn recall(engine: &Engine, stamp: FileStamp) -> Option<Code> {
+    let engine = engine.clone();
+    let recall = move || {
+        let digest = engine.cache()?.recall(&stamp)?;
+        let component = kept(&engine, &Key::new(engine.wasmtime(), digest))?;
+        Some(Code { component, digest })
+    };
+    spawn_blocking(recall).await.ok()?
+}
+
+/// Returns the code of a component, compiled if need be. `stamp` is of the file that
+/// was read, so that it need not be read again.
+pub(crate) async fn of(
+    engine: &Engine,
+    bytes: Arc<[u8]>,
+    stamp: Option<FileStamp>,
+) -> Result<Code, CompileError> {
+    let lost = |panic: tokio::task::JoinError| CompileError::Compiler(panic.to_string());
+    let (home, component) = (engine.clone(), Arc::clone(&bytes));
+    let look = move || {
+        let digest = ComponentDigest::of(&component);
+        if let (Some(cache), Some(stamp)) = (home.cache(), stamp) {
+            cache.remember(&stamp, &digest);
+        }
+        let key = Key::new(home.wasmtime(), digest);
+        (digest, key, kept(&home, &key))
+    };
+    let (digest, key, found) = spawn_blocking(look).await.map_err(lost)?;
+    if let Some(component) = found {
+        return Ok(Code { component, digest });
+    }
+    // The semaphore is never closed; without a turn it is only one more.
+    let turn = engine.compile_turn().await;
+    let home = engine.clone();
+    let compile = move || {
+        let _turn = turn;
+        // Whoever had the turn before may have compiled the same.
+        if let Some(component) = kept(&home, &key) {
+            return Ok(component);
+        }
+        let code = home.compiler().compile(home.wasmtime(), home.profile(), &bytes)?;
+        if let Some(cache) = home.cache() {
+            cache.keep(&key, &code);
+        }
+        // What is mapped is shared with every process that has mapped it.
+        kept(&home, &key).map_or_else(|| take(&home, &code), Ok)
+    };
+    let component = spawn_blocking(compile).await.map_err(lost)??;
+    Ok(Code { component, digest })
+}
+
+/// Returns what is kept under a key, if it can be used.
+fn kept(engine: &Engine, key: &Key) -> Option<Component> {
+    let cache = engine.cache()?;
+    let file = cache.find(key)?;
+    match map(engine, &file) {
+        Ok(component) => Some(component),
+        Err(error) => {
+            tracing::debug!(?error, "an entry of the compile cache is of no use");
+            cache.forget(key);
+            None
+        }
+    }
+}
+
+fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
+    // SAFETY: the file is an entry of the cache whose checksum was verified on this
+    // very file, in a folder that only this user can write to; entries are replaced
+    // by others, and never changed. So this host has compiled it.
+    unsafe { Component::deserialize_file(engine.wasmtime(), path_of(file)) }
+}
+
+fn take(engine: &Engine, code: &[u8]) -> Result<Component, CompileError> {
+    // SAFETY: the code comes from the compiler of this host.
+    unsafe { Component::deserialize(engine.wasmtime(), code) }
+        .map_err(|error| CompileError::Compiler(crate::trap::line(&error)))
+}
