@@ -8,14 +8,15 @@ use std::{fmt, fs, path::Path};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::profile::{ASIDES, MEMORIES, Profile};
+use crate::{
+    descriptors::RESERVED,
+    profile::{ASIDES, MEMORIES, Profile},
+};
 
 /// Linux's own default of `vm.max_map_count`, where it cannot be read.
 const MAPPINGS: u64 = 65_530;
 /// Mappings that are left to the program itself: its code, threads and heap.
 const MAPPINGS_LEFT: u64 = 1_024;
-/// Descriptors that are left to the program itself.
-const OPEN_FILES_LEFT: u64 = 128;
 /// What one live task takes of memory when it does nothing, in bytes: its pages
 /// that were touched, its stack and what the host keeps about it.
 const TASK_MEMORY: u64 = 64 << 10;
@@ -107,7 +108,7 @@ impl Capacity {
             (guest_memory / TASK_MEMORY, Bound::Memory(guest_memory)),
         ];
         if let Some(files) = machine.open_files {
-            let tasks = files.saturating_sub(OPEN_FILES_LEFT).saturating_mul(TASKS_FOR_A_FILE);
+            let tasks = files.saturating_sub(RESERVED).saturating_mul(TASKS_FOR_A_FILE);
             bounds.push((tasks, Bound::OpenFiles(files)));
         }
         let in_space = space.saturating_sub(address_space(profile, 0)) / space_of(profile);

@@ -18,6 +18,7 @@ mod command;
 mod compile;
 mod component;
 mod dense;
+mod descriptors;
 mod driver;
 mod engine;
 mod grant;

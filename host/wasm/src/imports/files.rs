@@ -7,7 +7,7 @@
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, AsRawFd as _},
     path::Path,
     sync::{Arc, Weak},
     time::{Duration, SystemTime},
@@ -27,7 +27,7 @@ use wasmtime_wasi::{
     p3::bindings::filesystem::types as p3,
 };
 
-use crate::store::Guest;
+use crate::{descriptors, store::Guest};
 
 const OPEN_AT: &str = "[method]descriptor.open-at";
 const SET_TIMES_AT: &str = "[method]descriptor.set-times-at";
@@ -184,6 +184,9 @@ impl Open {
             .follow(if self.follow { FollowSymlinks::Yes } else { FollowSymlinks::No })
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
         let opened = cap_primitives::fs::open(&dir.dir, path, &options).map_err(Refused::Io)?;
+        if !descriptors::is_for_guests(opened.as_raw_fd()) {
+            return Err(Refused::Io(rustix::io::Errno::NFILE.into()));
+        }
         let mode = match (reads, writes) {
             (true, true) => OpenMode::READ | OpenMode::WRITE,
             (false, true) => OpenMode::WRITE,

@@ -9,6 +9,7 @@ pub(crate) mod http;
 pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod preopens;
+pub(crate) mod sockets;
 pub(crate) mod stdio;
 
 use wasmtime::{Engine, component::Linker};
@@ -30,6 +31,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         ("names", names::add),
         ("files", files::add),
         ("listing", listing::add),
+        ("sockets", sockets::add),
     ] {
         if add(&mut linker).is_ok() {
             return Err(wasmtime::format_err!("the import filter `{name}` filters nothing"));
