@@ -7,10 +7,12 @@
 )]
 
 mod access;
+mod broken;
 mod cache;
 mod capacity;
 mod cli;
 mod commands;
+mod contract;
 mod endings;
 mod limits;
 mod output;
@@ -18,11 +20,3 @@ mod programs;
 mod sandbox;
 mod starting;
 mod stopping;
-
-use std::time::Duration;
-
-use backlot::registry::StopBounds;
-
-/// Bounds that let a test see every rung of the stop ladder soon.
-const SHORT: StopBounds =
-    StopBounds { ask: Duration::from_millis(300), grace: Duration::from_millis(300) };

@@ -8,10 +8,12 @@
 
 mod files;
 mod host;
+mod memory;
 mod process;
 
 pub use self::{
     files::{backlot, kind, program},
     host::{Task, TestHost, With, arguments},
+    memory::Memory,
     process::{Ended, Process},
 };

@@ -1,0 +1,38 @@
+//! The memory of this process. nextest gives each test a process of its own.
+
+use std::fs;
+
+/// The peak of what is resident, from one moment on.
+pub struct Memory {
+    before: u64,
+}
+
+impl Memory {
+    /// Forgets the peak so far and measures from what is resident now.
+    ///
+    /// # Panics
+    ///
+    /// When the kernel does not tell.
+    pub fn from_now() -> Self {
+        // 5 resets the peak; see `man 5 proc`.
+        fs::write("/proc/self/clear_refs", "5").expect("the peak can be reset");
+        Self { before: status("VmRSS:") }
+    }
+
+    /// Returns by how many bytes the peak is above what was resident at first.
+    pub fn growth(&self) -> u64 {
+        Self::peak().saturating_sub(self.before)
+    }
+
+    /// Returns the peak of what was resident since it was last forgotten, in bytes.
+    pub fn peak() -> u64 {
+        status("VmHWM:")
+    }
+}
+
+fn status(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("the process has a status");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it has the value");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("it is in kilobytes");
+    kilobytes << 10
+}
