@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use backlot::{registry::Status, wasm::Limits};
-use backlot_tests::{TestHost, With, arguments};
+use backlot_tests::{Memory, Task, TestHost, With, arguments};
 
 fn limited(limits: Limits) -> With {
     With { limits, ..With::default() }
@@ -29,6 +29,48 @@ async fn memory_is_limited_and_the_limit_is_named() {
     }
     assert_eq!(other.end().await.status, Status::Completed);
     assert_eq!(host.host.engine().guest_memory(), 0);
+}
+
+/// C14: with the defaults, alone and in a crowd, and nobody else is held up.
+#[tokio::test]
+async fn c14_growth_is_limited_for_each_and_for_all_and_disturbs_nobody() {
+    const ALL: u64 = 1 << 30;
+    let config = backlot::Config { guest_memory: Some(ALL), ..backlot::Config::default() };
+    let host = TestHost::with(config);
+    let faulty = host.kind("faulty").await;
+    let probe = host.program("probe").await;
+
+    let ended = host.task(&faulty, r#"{"mode":"grow"}"#).await.end().await;
+    assert_eq!(ended.status, Status::Failed);
+    let detail = ended.detail.unwrap();
+    assert!(detail.contains("memory limit of 256 MiB"), "{detail}");
+    assert!(ended.usage.unwrap().peak_memory <= 256 << 20);
+
+    let memory = Memory::from_now();
+    let tick = host.task(&probe, &arguments(&["tick", "100", "10"])).await;
+    let mut growing = Vec::new();
+    for nth in 0..20 {
+        growing.push(match nth % 2 {
+            0 => host.task(&faulty, r#"{"mode":"grow"}"#).await,
+            _ => host.task(&probe, &arguments(&["grow"])).await,
+        });
+    }
+    for task in &growing {
+        let ended = task.end().await;
+        assert_eq!(ended.status, Status::Failed, "{ended:?}");
+        let detail = ended.detail.unwrap();
+        let named = detail.contains("memory limit of 256 MiB")
+            || detail.contains("limit of 1 GiB for the memory of all guests");
+        assert!(named, "{detail}");
+        assert!(ended.usage.unwrap().peak_memory <= 256 << 20);
+    }
+    assert_eq!(tick.output().await.lines().count(), 100);
+    assert_eq!(tick.now().status, Status::Completed);
+    // What the guests may have, and some for the host.
+    let growth = memory.growth();
+    assert!(growth < ALL + (128 << 20), "{growth} bytes");
+    assert_eq!(host.host.engine().guest_memory(), 0);
+    assert_eq!(host.host.engine().instances(), 0);
 }
 
 #[tokio::test]
@@ -103,15 +145,37 @@ async fn cpu_time_is_limited_and_sleep_is_free() {
     assert_eq!(task.end().await.status, Status::Completed);
 }
 
+/// C16: with and without a call of the host at each level, alone and in a crowd.
 #[tokio::test]
-async fn recursion_ends_the_task_and_not_the_host() {
+async fn c16_recursion_ends_the_task_and_not_the_host() {
     let host = TestHost::start();
     let faulty = host.kind("faulty").await;
-    for input in [r#"{"mode":"recurse"}"#, r#"{"mode":"recurse","calls_host":true}"#] {
-        let ended = host.task(&faulty, input).await.end().await;
-        assert_eq!(ended.status, Status::Failed);
-        assert!(ended.detail.unwrap().contains("call stack exhausted"), "{input}");
+    let probe = host.program("probe").await;
+    let tick = host.task(&probe, &arguments(&["tick", "100", "10"])).await;
+    let deep = [
+        (&faulty, r#"{"mode":"recurse"}"#.to_owned()),
+        (&faulty, r#"{"mode":"recurse","calls_host":true}"#.to_owned()),
+        (&probe, arguments(&["deep"])),
+        (&probe, arguments(&["deep", "print"])),
+    ];
+    let exhausted = async |task: &Task| {
+        let ended = task.end().await;
+        assert_eq!(ended.status, Status::Failed, "{ended:?}");
+        let detail = ended.detail.unwrap();
+        assert!(detail.contains("call stack exhausted"), "{detail}");
+    };
+    for (component, input) in &deep {
+        exhausted(&host.task(component, input).await).await;
     }
+    let mut tasks = Vec::new();
+    for (component, input) in deep.iter().cycle().take(50) {
+        tasks.push(host.task(component, input).await);
+    }
+    for task in &tasks {
+        exhausted(task).await;
+    }
+    assert_eq!(tick.output().await.lines().count(), 100);
+    assert_eq!(host.host.engine().instances(), 0);
 }
 
 #[tokio::test]
@@ -189,6 +253,54 @@ async fn tables_are_limited_and_the_limit_is_named() {
     assert_eq!(ended.status, Status::Failed);
     let detail = ended.detail.unwrap();
     assert!(detail.contains("table limit of 5000 elements"), "{detail}");
+}
+
+/// C14: many tables share the limit of one, and too many are refused by name.
+#[tokio::test]
+async fn c14_many_tables_are_limited_together() {
+    let many = |count: u32| {
+        let tables: String = (0..count).map(|n| format!("(table $t{n} 1 funcref)")).collect();
+        let grow: String = (0..count)
+            .map(|n| {
+                format!(
+                    "(br_if $end (i32.eq (i32.const -1)
+                        (table.grow $t{n} (ref.null func) (i32.const 10000))))"
+                )
+            })
+            .collect();
+        wat::parse_str(format!(
+            r#"(component
+                (core module $m {tables}
+                    (func (export "run") (result i32)
+                        (block $end {grow} (return (i32.const 0)))
+                        unreachable))
+                (core instance $i (instantiate $m))
+                (func $run (result (result)) (canon lift (core func $i "run")))
+                (instance $e (export "run" (func $run)))
+                (export "wasi:cli/run@0.2.0" (instance $e)))"#
+        ))
+        .unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tables.wasm");
+    let host = TestHost::start();
+    std::fs::write(&path, many(30)).unwrap();
+    let component = host.host.load_file(&path).await.unwrap();
+    let ended = host.task(&component, "").await.end().await;
+    assert_eq!(ended.status, Status::Failed);
+    let detail = ended.detail.unwrap();
+    assert!(detail.contains("table limit of 100000 elements"), "{detail}");
+    // Ten times that do not take more together than one may.
+    let mut tasks = Vec::new();
+    for _ in 0..10 {
+        tasks.push(host.task(&component, "").await);
+    }
+    for task in tasks {
+        assert_eq!(task.end().await.status, Status::Failed);
+    }
+    std::fs::write(&path, many(33)).unwrap();
+    let error = host.host.load_file(&path).await.unwrap_err().to_string();
+    assert!(error.contains("33") && error.contains("32"), "{error}");
 }
 
 #[tokio::test]
