@@ -162,7 +162,17 @@ fn refusal(error: &wasmtime::Error, guest: &Guest, call: Call) -> Refusal {
     let why = trap::because(error, exceeded);
     match (call, exceeded) {
         (Call::Run, _) => Refusal::Broken(format!("trap in run: {why}")),
-        (_, Some(Exceeded::Memory(_) | Exceeded::Tables(_))) => {
+        (_, Some(Exceeded::Memory(_))) => {
+            // wasmtime tells it in pages, which nobody but wasmtime thinks in.
+            let need = component.pre.component().resources_required();
+            let pages = need.and_then(|need| need.max_initial_memory_size).unwrap_or_default();
+            Refusal::NotGranted(format!(
+                "cannot be instantiated: it begins with {} of memory: {why}; raise the limit \
+                 (--memory)",
+                Bytes(pages << 16)
+            ))
+        }
+        (_, Some(Exceeded::Tables(_))) => {
             Refusal::NotGranted(format!("cannot be instantiated: {why}"))
         }
         _ if trap::is_capacity(error) || exceeded.is_some() => {
