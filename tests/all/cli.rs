@@ -47,16 +47,33 @@ fn output_comes_as_it_is_made() {
     assert!(ended.stderr.contains("ticker-1 killed"), "{}", ended.stderr);
 }
 
+/// C10 at the command line: the process's own code says how the task ended, as the
+/// help says; the program's code is in the last line.
 #[test]
-fn exit_codes_tell_how_it_ended() {
+fn c10_exit_codes_tell_how_it_ended() {
     let probe = program("probe").display().to_string();
-    assert_eq!(run(&[&probe, "--", "exit", "0"]).code, Some(0));
-    let failed = run(&[&probe, "--", "exit", "1"]);
-    assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), "leaving\n"));
-    assert!(failed.stderr.contains("exit code: 1"), "{}", failed.stderr);
-    assert_eq!(run(&[&probe, "--", "trap"]).code, Some(1));
+    for (args, code, says) in [
+        (&["now"][..], 0, "probe-1 completed in "),
+        (&["exit", "0"], 0, "probe-1 completed in "),
+        (&["exit", "1"], 1, "exit code: 1"),
+        (&["code", "0"], 0, "probe-1 completed in "),
+        (&["code", "7"], 1, "exit code: 7"),
+        (&["code", "255"], 1, "exit code: 255"),
+        (&["leave", "0"], 0, "probe-1 completed in "),
+        (&["trap"], 1, "trap in "),
+    ] {
+        let ended = run(&[&[probe.as_str(), "--"], args].concat());
+        let last = ended.stderr.lines().last().unwrap();
+        assert_eq!(ended.code, Some(code), "{args:?}: {last}");
+        assert!(last.contains(says), "{args:?}: {last}");
+    }
+    assert_eq!(run(&[&probe, "--", "exit", "1"]).stdout, "leaving\n");
+    assert_eq!(run(&[&probe, "--", "leave", "0"]).stdout, "leaving");
     assert_eq!(run(&["ticker", "--input", "{}"]).code, Some(3));
     assert_eq!(run(&["--no-such-flag"]).code, Some(2));
+    let help = run(&["--help"]).stdout;
+    let codes = "0 completed, 1 failed, 2 usage, 3 refused before starting, 4 killed";
+    assert!(help.contains(codes), "{help}");
 }
 
 #[test]

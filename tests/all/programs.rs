@@ -27,16 +27,52 @@ async fn arguments_and_stdin_are_the_input() {
     assert!(output.starts_with(r#"args ["env", "a b", "-c"]"#), "{output}");
 }
 
+/// C10: 0 is success, other codes are kept, and a trap is something else.
 #[tokio::test]
-async fn an_exit_code_is_an_ending() {
+async fn c10_exit_codes_and_traps_are_told_apart() {
     let host = TestHost::start();
-    let task = host.probe(&["exit", "0"]).await;
-    assert_eq!(task.output().await, "leaving\n");
-    assert_eq!(task.now().status, Status::Completed);
-    let task = host.probe(&["exit", "1"]).await;
-    assert_eq!(task.output().await, "leaving\n");
-    let ended = task.now();
-    assert_eq!((ended.status, ended.detail.as_deref()), (Status::Failed, Some("exit code: 1")));
+    let probe = host.program("probe").await;
+    let code = |code: u32| Some(format!("exit code: {code}"));
+    let cases: &[(&[&str], Status, Option<String>, &str)] = &[
+        (&["now"], Status::Completed, None, ""),
+        (&["exit", "0"], Status::Completed, None, "leaving\n"),
+        (&["exit", "1"], Status::Failed, code(1), "leaving\n"),
+        // Without exit-with-code, success or not is all that a program can say.
+        (&["exit", "7"], Status::Failed, code(1), "leaving\n"),
+        (&["code", "0"], Status::Completed, None, "leaving\n"),
+        (&["code", "1"], Status::Failed, code(1), "leaving\n"),
+        (&["code", "7"], Status::Failed, code(7), "leaving\n"),
+        (&["code", "255"], Status::Failed, code(255), "leaving\n"),
+        // From a nested call, with output that was not flushed.
+        (&["leave", "0"], Status::Completed, None, "leaving"),
+        (&["leave", "1"], Status::Failed, code(1), "leaving"),
+    ];
+    for (args, status, detail, output) in cases {
+        let task = host.task(&probe, &arguments(args)).await;
+        let ended = task.end().await;
+        assert_eq!((ended.status, &ended.detail), (*status, detail), "{args:?}");
+        assert_eq!(task.read().await.text, *output, "{args:?}");
+    }
+    let task = host.task(&probe, &arguments(&["trap"])).await;
+    let ended = task.end().await;
+    let detail = ended.detail.unwrap();
+    assert_eq!(ended.status, Status::Failed);
+    assert!(detail.starts_with("trap in ") && !detail.contains("exit"), "{detail}");
+    assert_eq!(task.read().await.text, "line 1\nline 2\nline 3\n");
+}
+
+/// C10: a producer says how it ended by its outcome, and an exit is none.
+#[tokio::test]
+async fn c10_a_producer_that_exits_has_not_completed() {
+    let host = TestHost::start();
+    let faulty = host.kind("faulty").await;
+    for code in [0, 1] {
+        let input = format!(r#"{{"mode":"exit","code":{code}}}"#);
+        let ended = host.task(&faulty, &input).await.end().await;
+        let detail = ended.detail.unwrap();
+        assert_eq!(ended.status, Status::Failed, "{detail}");
+        assert!(detail.contains(&format!("called exit with code {code}")), "{detail}");
+    }
 }
 
 #[tokio::test]
@@ -160,15 +196,40 @@ async fn c06_chatty_output_without_a_reader_does_not_hang_the_guest() {
     }
 }
 
+/// C20: what is over at once or never is neither the other nor a panic.
 #[tokio::test]
-async fn any_exit_code_is_kept_where_the_program_can_say_it() {
+async fn c20_odd_waits_are_over_at_once_or_can_be_killed() {
     let host = TestHost::start();
-    for code in [7, 255] {
-        let ended = host.probe(&["code", &code.to_string()]).await.end().await;
-        assert_eq!(ended.status, Status::Failed);
-        assert_eq!(ended.detail, Some(format!("exit code: {code}")));
+    let largest = u64::MAX.to_string();
+    let almost = (u64::MAX - 1).to_string();
+    // Over WASI 0.2 and its pollables, and over WASI 0.3.
+    for name in ["probe", "async_command"] {
+        let program = host.program(name).await;
+        // The host's clock is past its first nanosecond.
+        for args in [["wait", "0"], ["wait-until", "0"], ["wait-until", "1"]] {
+            let task = host.task(&program, &arguments(&args)).await;
+            let ended = task.wait(Duration::from_secs(5)).await;
+            assert_eq!(ended.status, Status::Completed, "{name} {args:?}: {ended:?}");
+            assert_eq!(task.read().await.text, "over\n");
+        }
+        for (how, ns) in [
+            ("wait", &largest),
+            ("wait", &almost),
+            ("wait-until", &largest),
+            ("wait-until", &almost),
+        ] {
+            let what = format!("{name} {how} {ns}");
+            let task = host.task(&program, &arguments(&[how, ns])).await;
+            // Long enough for one that is over at once, as a wrapped sum would be.
+            let waiting = task.wait(Duration::from_millis(200)).await;
+            assert_eq!(waiting.status, Status::Running, "{what}: {waiting:?}");
+            task.kill("enough").await.unwrap();
+            let ended = task.wait(Duration::from_secs(2)).await;
+            assert_eq!(ended.status, Status::Killed, "{what}: {ended:?}");
+        }
     }
-    assert_eq!(host.probe(&["code", "0"]).await.end().await.status, Status::Completed);
+    assert_eq!(host.registry().health().producer_panics, 0);
+    assert_eq!(host.host.engine().instances(), 0);
 }
 
 #[tokio::test]

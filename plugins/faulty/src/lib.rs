@@ -19,6 +19,7 @@
 //! - `long-detail {bytes}`: completes with that long a detail.
 //! - `trap {lines = 3, ms = 100}`: writes lines, waits, traps in `done`.
 //! - `panic {text = ".."}`: panics in `done`.
+//! - `exit {code = 0}`: exits the whole instance in `done`, as a program would.
 //! - `never`: parks for ever and awaits nothing of the host's.
 //! - `return-then-spin {ms = 50}`: `done` resolves; the guest sleeps, then spins.
 //! - `return-then-trap {ms = 50}`: `done` resolves; the guest sleeps, then traps.

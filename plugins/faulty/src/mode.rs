@@ -46,6 +46,10 @@ pub(crate) enum Mode {
         #[serde(default = "some_text")]
         text: String,
     },
+    Exit {
+        #[serde(default)]
+        code: i32,
+    },
     Never,
     ReturnThenSpin {
         #[serde(default = "fifty")]

@@ -61,6 +61,7 @@ async fn misbehave(mode: Mode, request: Request) -> Result<Outcome, Stopped> {
             faults::trap();
         }
         Mode::Panic { text } => panic!("{text}"),
+        Mode::Exit { code } => std::process::exit(code),
         Mode::Never => pending().await,
         Mode::ReturnThenSpin { ms } => go_on(Duration::from_millis(ms), || faults::spin()),
         Mode::ReturnThenTrap { ms } => go_on(Duration::from_millis(ms), || faults::trap()),

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! sleep MS [fail]    prints `before`, sleeps, prints `after`, and fails if asked to
+//! wait NS            waits for a duration, and prints `over`
+//! wait-until NS      waits for an instant, and prints `over`
 //! list               prints the names in the first granted folder, sorted
 //! hold COUNT         begins that many listings of it, reads none, then opens `file`
 //! touch PATH         sets the times of a path, following links, and prints what came of it
@@ -27,6 +29,14 @@ impl wasip3::exports::cli::run::Guest for Program {
                 wasip3::clocks::monotonic_clock::wait_for(ms * 1_000_000).await;
                 print("after\n").await?;
                 if rest.is_empty() { Ok(()) } else { Err(()) }
+            }
+            ["wait", ns] => {
+                wasip3::clocks::monotonic_clock::wait_for(ns.parse().map_err(drop)?).await;
+                print("over\n").await
+            }
+            ["wait-until", ns] => {
+                wasip3::clocks::monotonic_clock::wait_until(ns.parse().map_err(drop)?).await;
+                print("over\n").await
             }
             ["list"] => {
                 let (entries, ended) = folder()?.read_directory();

@@ -10,12 +10,17 @@
 //! trap                     prints three lines, then traps
 //! exit CODE                prints `leaving`, then exits
 //! code N                   ends with any exit code, by WASI's exit-with-code
+//! leave CODE               exits from a nested call, with output that was not flushed
 //! bytes N                  writes N bytes of numbered lines
-//! flood                    writes for ever
+//! once N                   writes N bytes of numbered lines in one single write
+//! flood [stderr]           writes for ever, to stdout unless told otherwise
 //! env                      prints its arguments, variables and folder
 //! cat                      copies stdin to stdout
 //! grow                     grows and touches memory until it is refused
+//! deep [print]             recurses without end, with a line at each level if asked to
 //! spin                     computes for ever
+//! wait NS                  waits on a pollable for a duration, and prints `over`
+//! wait-until NS            waits on a pollable for an instant, and prints `over`
 //! paths PATH...            tries to read each path, and prints what came of it
 //! escape DIR               tries to leave DIR in many ways, and prints what came of each
 //! dial HOST:PORT...        tries to connect to each, and prints what came of it
@@ -31,6 +36,8 @@ use std::{
     process, thread,
     time::Duration,
 };
+
+use wasip2::clocks::monotonic_clock;
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -84,8 +91,11 @@ fn main() -> io::Result<()> {
             wasip2::cli::exit::exit_with_code(u8::try_from(number(code)).unwrap_or(u8::MAX));
             Ok(())
         }
+        ["leave", code] => leave(out, 100, i32::try_from(number(code)).unwrap_or(i32::MAX)),
         ["bytes", count] => numbered(out, number(count)),
+        ["once", count] => once(number(count)),
         ["flood"] => numbered(out, u64::MAX),
+        ["flood", "stderr"] => numbered(&mut io::stderr(), u64::MAX),
         ["env", ..] => {
             writeln!(out, "args {args:?}")?;
             for (name, value) in env::vars() {
@@ -103,6 +113,16 @@ fn main() -> io::Result<()> {
             loop {
                 held.push(vec![1; 1 << 20]);
             }
+        }
+        ["deep"] => deep(0, false),
+        ["deep", "print"] => deep(0, true),
+        ["wait", ns] => {
+            monotonic_clock::subscribe_duration(number(ns)).block();
+            writeln!(out, "over")
+        }
+        ["wait-until", ns] => {
+            monotonic_clock::subscribe_instant(number(ns)).block();
+            writeln!(out, "over")
         }
         ["spin"] => loop {
             std::hint::black_box(0);
@@ -172,6 +192,40 @@ fn numbered(out: &mut impl io::Write, bytes: u64) -> io::Result<()> {
         left -= take;
     }
     out.flush()
+}
+
+/// Writes that many bytes of numbered lines with one call into the host, which
+/// std and the C library would split.
+fn once(bytes: u64) -> io::Result<()> {
+    let mut all = Vec::new();
+    numbered(&mut all, bytes)?;
+    let stdout = wasip2::cli::stdout::get_stdout();
+    stdout.write(&all).map_err(io::Error::other)
+}
+
+/// Exits that many calls further down.
+fn leave(out: &mut impl io::Write, levels: u32, code: i32) -> io::Result<()> {
+    if levels > 0 {
+        leave(out, levels - 1, code)?;
+        // Comes to nothing; without it the calls would be one.
+        return out.flush();
+    }
+    // No line, so that it waits in a buffer.
+    write!(out, "leaving")?;
+    process::exit(code)
+}
+
+/// Recurses until the stack is used up.
+#[allow(unconditional_recursion, reason = "that is what it is for")]
+fn deep(level: u64, prints: bool) -> io::Result<()> {
+    let frame = std::hint::black_box([level; 8]);
+    if prints {
+        writeln!(io::stdout(), "level {level}")?;
+    }
+    deep(level + 1, prints)?;
+    // Used after the call, so that the frame cannot be given up before it.
+    std::hint::black_box(frame);
+    Ok(())
 }
 
 /// Tries to get out of the folder, and prints what came of each way.
