@@ -58,7 +58,7 @@ fn no_components(folder: &Path) -> Vec<(PathBuf, &'static str)> {
 async fn what_is_no_component_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let files = no_components(folder.path());
-    let host = TestHost::with(Config { instances: 16, ..Config::default() });
+    let host = TestHost::with(Config { instances: Some(16), ..Config::default() });
     for (file, says) in &files {
         let loaded = tokio::time::timeout(LOAD, host.host.load_file(file)).await.unwrap();
         let error = loaded.unwrap_err().to_string();
@@ -89,7 +89,7 @@ fn check_tells_of_every_file_that_is_no_component() {
 /// A file that is still being written ends anywhere.
 #[tokio::test]
 async fn a_component_that_is_cut_off_anywhere_is_refused() {
-    let host = TestHost::with(Config { instances: 16, ..Config::default() });
+    let host = TestHost::with(Config { instances: Some(16), ..Config::default() });
     let whole = fs::read(kind("noop")).unwrap();
     // Every length up to where the code begins, and steps from there.
     let lengths = (0..2_000).chain((2_000..whole.len()).step_by(499)).chain([whole.len() - 1]);
@@ -110,7 +110,7 @@ async fn a_component_that_is_cut_off_anywhere_is_refused() {
 /// others cost as much as the whole component: wasmtime finds a function out that
 /// is not valid when it compiles it, and goes on with the rest.
 async fn survives_damage(name: &str, anywhere: usize) {
-    let host = TestHost::with(Config { instances: 16, ..Config::default() });
+    let host = TestHost::with(Config { instances: Some(16), ..Config::default() });
     let whole = fs::read(kind(name)).unwrap();
     let mut skeleton = skeleton(&whole);
     // Names are half of it, and one in eight of their bytes is enough.

@@ -179,7 +179,7 @@ async fn c30_a_cache_that_cannot_be_used_costs_time_and_is_told() {
         let host = Host::start(fixture.config()).unwrap();
         host.load_file(&fixture.component()).await.unwrap();
         assert_eq!(fixture.compiled(), times);
-        let warnings = host.warnings();
+        let warnings = host.health().warnings;
         assert!(warnings[0].contains("not trusted") && warnings.len() == 1, "{warnings:?}");
     }
     assert_eq!(fixture.entries().len(), 0, "nothing is written there either");
@@ -188,7 +188,7 @@ async fn c30_a_cache_that_cannot_be_used_costs_time_and_is_told() {
     fs::write(fixture.cache(), "a file").unwrap();
     let host = Host::start(fixture.config()).unwrap();
     host.load_file(&fixture.component()).await.unwrap();
-    assert!(host.warnings()[0].contains(&fixture.cache().display().to_string()));
+    assert!(host.health().warnings[0].contains(&fixture.cache().display().to_string()));
 }
 
 /// C30: the disk under the cache is full.

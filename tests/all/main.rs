@@ -14,9 +14,19 @@ mod cli;
 mod commands;
 mod contract;
 mod endings;
+mod floods;
+mod large;
 mod limits;
 mod output;
 mod programs;
 mod sandbox;
 mod starting;
 mod stopping;
+
+use std::time::Duration;
+
+use backlot::registry::StopBounds;
+
+/// Bounds that let a test see every rung of the stop ladder soon.
+const SHORT: StopBounds =
+    StopBounds { ask: Duration::from_millis(300), grace: Duration::from_millis(300) };

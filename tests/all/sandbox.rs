@@ -14,7 +14,7 @@ use backlot::{
     registry::Status,
     wasm::{Grant, NetGrant},
 };
-use backlot_tests::{Task, TestHost, With, arguments};
+use backlot_tests::{Process, Task, TestHost, With, arguments, program};
 
 fn folder(host: &Path, guest: &str, access: &str) -> Grant {
     let dir = format!("{}::{guest}:{access}", host.display()).parse().unwrap();
@@ -278,4 +278,29 @@ async fn the_times_of_a_fifo_cannot_be_set_and_nothing_blocks() {
         assert_eq!(task.read().await.text.starts_with("Ok"), worked, "{name}");
     }
     assert!(fs::metadata(granted.path().join("file")).unwrap().modified().unwrap() > old);
+}
+
+/// The last descriptors are the host's, whatever guests do: without any it could
+/// load nothing and spill nothing.
+#[test]
+fn guests_do_not_take_the_last_descriptors() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a"), "a").unwrap();
+    let run = |args: &[&str]| {
+        let script = r#"ulimit -n 200; exec "$@""#;
+        let granted = format!("{}::/g", folder.path().display());
+        let program = program("probe");
+        let mut all =
+            vec!["run", program.to_str().unwrap(), "--dir", &granted, "--net", "127.0.0.1:1", "--"];
+        all.extend(args);
+        let ended = Process::shell(script, all).wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stdout
+    };
+    assert_eq!(run(&["sockets", "40"]), "made 40\n");
+    let refused = run(&["sockets", "150"]);
+    assert!(refused.contains("new-socket-limit"), "{refused}");
+    assert_eq!(run(&["hoard", "/g/a", "40"]), "opened 40\n");
+    let refused = run(&["hoard", "/g/a", "150"]);
+    assert!(refused.starts_with("refused: "), "{refused}");
 }

@@ -7,18 +7,17 @@ use std::{
 };
 
 use backlot_registry::{Environment, InvalidKind, Kind, Registry, SystemClock};
-use backlot_wasm::{Cache, Component, Engine, EngineConfig, EngineError, FileStamp, LoadError};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::{
-    fs::File,
-    runtime::Runtime,
-    signal::unix::{SignalKind, signal},
+use backlot_wasm::{
+    Cache, Capacity, Component, Engine, EngineConfig, EngineError, FileStamp, LoadError,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::fs::File;
 
 use crate::{
     config::{Config, ConfigError},
     render,
     spill::TempSpill,
+    threads::Threads,
 };
 
 /// The largest component that is read, in bytes. Interpreters with their
@@ -42,11 +41,22 @@ pub struct Host {
     warnings: Vec<String>,
 }
 
-/// The threads that guests run on.
-struct Threads {
-    handle: tokio::runtime::Handle,
-    /// `None` only while it is being dropped.
-    runtime: Option<Runtime>,
+/// How a host is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Tasks of components that live now.
+    pub tasks: usize,
+    /// How many can, and why not more.
+    pub capacity: Capacity,
+    /// The linear memory that they have, in bytes. What they never touched of it
+    /// takes no room on the machine.
+    pub guest_memory: u64,
+    /// Threads that have been in one file call of a guest for a second or more, as
+    /// far as earlier looks tell. They are lost to the host until the call returns,
+    /// also when its task has ended.
+    pub stuck_threads: usize,
+    /// What does not work as it should and keeps nothing from working, a line each.
+    pub warnings: Vec<String>,
 }
 
 /// Why a host could not be started.
@@ -145,7 +155,7 @@ impl Host {
         raise_open_files();
         let threads = Threads::start(config.threads).map_err(HostError::Threads)?;
         threads.survive_large_files().map_err(HostError::Threads)?;
-        let mut engine = EngineConfig::new(threads.handle.clone());
+        let mut engine = EngineConfig::new(threads.handle().clone());
         engine.profile = config.profile;
         engine.instances = config.instances;
         engine.compiler = config.compiler;
@@ -161,7 +171,7 @@ impl Host {
         let environment = Environment {
             clock: Arc::new(SystemClock),
             spill: Some(Arc::new(TempSpill { dir: config.spill })),
-            runtime: threads.handle.clone(),
+            runtime: threads.handle().clone(),
             first_number: Arc::new(|_| 1),
         };
         Ok(Self {
@@ -187,14 +197,23 @@ impl Host {
     /// short tasks does so from a task of this runtime, and saves the way between
     /// two.
     pub fn runtime(&self) -> tokio::runtime::Handle {
-        self.threads.handle.clone()
+        self.threads.handle().clone()
     }
 
-    /// Returns what does not work as it should and keeps nothing from working, a
-    /// line each.
-    pub fn warnings(&self) -> Vec<String> {
+    /// Returns how the host is doing.
+    pub fn health(&self) -> Health {
+        let stuck_threads = self.threads.stuck();
+        let stuck = (stuck_threads > 0).then(|| {
+            format!("{stuck_threads} threads are stuck in file calls of guests, and lost meanwhile")
+        });
         let cache = self.engine.cache().and_then(Cache::trouble);
-        self.warnings.iter().cloned().chain(cache).collect()
+        Health {
+            tasks: self.engine.instances(),
+            capacity: self.engine.capacity(),
+            guest_memory: self.engine.guest_memory(),
+            stuck_threads,
+            warnings: self.warnings.iter().cloned().chain(cache).chain(stuck).collect(),
+        }
     }
 
     /// Loads a kind from the plugin folder.
@@ -247,7 +266,7 @@ impl Host {
             Some(loaded) => loaded,
             None => {
                 let bytes = read(path, file, COMPONENT_BYTES).await?;
-                Component::load(&self.engine, &name, bytes, Some(stamp), 1).await
+                Component::load_read(&self.engine, &name, bytes, stamp, 1).await
             }
         };
         loaded.map_err(|source| KindError::Load { path: path.to_owned(), source })
@@ -262,39 +281,6 @@ impl Host {
     /// Stops every task by the stop ladder and lets go of everything.
     pub async fn shutdown(self) {
         self.registry.dispose().await;
-    }
-}
-
-impl Threads {
-    /// Sees to it that a write past the process's file-size limit is an error of
-    /// that write. Unhandled, its signal ends the process, and a guest with one
-    /// writable folder, or only much output, could send it.
-    fn survive_large_files(&self) -> io::Result<()> {
-        let _inside = self.handle.enter();
-        let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-        // The handler stays for as long as the process lives.
-        signal(too_large).map(drop)
-    }
-
-    fn start(count: Option<usize>) -> io::Result<Self> {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        runtime.enable_all().thread_name("backlot-guests");
-        if let Some(count) = count {
-            runtime.worker_threads(count);
-        }
-        let runtime = runtime.build()?;
-        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        // A guest's file call may block a thread for ever; the process must not
-        // wait for it. Nor may an async function, from which a host that could
-        // not be started is dropped.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 

@@ -37,13 +37,14 @@ mod exit;
 mod host;
 mod render;
 mod spill;
+mod threads;
 mod wire;
 
 pub use self::{
     cli::main,
     config::{Config, ConfigError},
     exit::Exit,
-    host::{Host, HostError, KindError},
+    host::{Health, Host, HostError, KindError},
 };
 pub use backlot_registry as registry;
 pub use backlot_wasm as wasm;

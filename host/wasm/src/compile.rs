@@ -119,6 +119,11 @@ fn answer(args: &[String]) -> Result<(), String> {
     let _ = nice(10);
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component).map_err(plain)?;
+    // A compiler finds an invalid function when it comes to it, and goes on with all
+    // others. What is valid with every feature may yet not be for this engine.
+    wasmparser::Validator::new_with_features(wasmparser::WasmFeatures::all())
+        .validate_all(&component)
+        .map_err(|error| error.to_string())?;
     let code = wasmtime::Engine::new(&settings(profile, None))
         .and_then(|engine| engine.precompile_component(&component))
         .map_err(|error| trap::line(&error))?;

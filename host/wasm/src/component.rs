@@ -119,10 +119,8 @@ impl Component {
     /// Compiles, checks, links and describes the component in `bytes`.
     ///
     /// `name` is what a program is called, by its file; producers name
-    /// themselves. `number` counts the versions of the kind. `stamp` is of the file
-    /// that the bytes were read from, taken before they were: it lets
-    /// [`Component::recall`] do without reading them. Compiling runs on a thread
-    /// where it may block.
+    /// themselves. `number` counts the versions of the kind. Compiling runs on a
+    /// thread where it may block.
     ///
     /// # Errors
     ///
@@ -131,10 +129,34 @@ impl Component {
         engine: &Engine,
         name: &str,
         bytes: impl Into<Arc<[u8]>>,
+        number: u64,
+    ) -> Result<Self, LoadError> {
+        Self::load_bytes(engine, name, bytes.into(), None, number).await
+    }
+
+    /// Loads the component in `bytes`, as [`Component::load`] does, that were read
+    /// from a file after its stamp was taken. [`Component::recall`] then knows it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Component::load`].
+    pub async fn load_read(
+        engine: &Engine,
+        name: &str,
+        bytes: impl Into<Arc<[u8]>>,
+        stamp: FileStamp,
+        number: u64,
+    ) -> Result<Self, LoadError> {
+        Self::load_bytes(engine, name, bytes.into(), Some(stamp), number).await
+    }
+
+    async fn load_bytes(
+        engine: &Engine,
+        name: &str,
+        bytes: Arc<[u8]>,
         stamp: Option<FileStamp>,
         number: u64,
     ) -> Result<Self, LoadError> {
-        let bytes = bytes.into();
         check::preamble(&bytes)?;
         let code = code::of(engine, bytes, stamp).await?;
         Self::of_code(engine, name, code, number).await

@@ -141,7 +141,7 @@ async fn start(
         Ok(entered) => entered?,
         Err(error) => {
             tracing::debug!(kind = %component.kind, ?error, "a start failed");
-            return Err(refusal(&error, store.data(), link.call()));
+            return Err(refusal(&component, &error, store.data(), link.call()));
         }
     };
     let reach = Reach {
@@ -157,7 +157,7 @@ async fn start(
 }
 
 /// Says why a component could not be started, and whether trying again may help.
-fn refusal(error: &wasmtime::Error, guest: &Guest, call: Call) -> Refusal {
+fn refusal(component: &Loaded, error: &wasmtime::Error, guest: &Guest, call: Call) -> Refusal {
     let exceeded = guest.meter.exceeded(error);
     let why = trap::because(error, exceeded);
     match (call, exceeded) {

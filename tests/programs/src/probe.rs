@@ -25,6 +25,7 @@
 //! escape DIR               tries to leave DIR in many ways, and prints what came of each
 //! dial HOST:PORT...        tries to connect to each, and prints what came of it
 //! hoard PATH COUNT         opens a path so many times, and prints how often it could
+//! sockets COUNT            makes so many TCP sockets, and prints whether it could
 //! open PATH                opens a path for reading, as a blocking call
 //! ```
 
@@ -38,6 +39,8 @@ use std::{
 };
 
 use wasip2::clocks::monotonic_clock;
+
+use wasip2::sockets::{network::IpAddressFamily, tcp_create_socket::create_tcp_socket};
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -156,6 +159,14 @@ fn main() -> io::Result<()> {
             match opened {
                 Ok(files) => writeln!(out, "opened {}", files.len()),
                 Err(error) => writeln!(out, "refused: {error}"),
+            }
+        }
+        ["sockets", count] => {
+            let sockets: Result<Vec<_>, _> =
+                (0..number(count)).map(|_| create_tcp_socket(IpAddressFamily::Ipv4)).collect();
+            match sockets {
+                Ok(sockets) => writeln!(out, "made {}", sockets.len()),
+                Err(error) => writeln!(out, "refused: {error:?}"),
             }
         }
         ["open", path] => match fs::File::open(path) {

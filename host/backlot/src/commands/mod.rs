@@ -60,7 +60,7 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
 /// Tells what does not work as it should on a host, unless nobody wants to hear.
 async fn warn(console: &Console, host: &Host, common: &Common) {
     if !common.quiet {
-        for warning in host.warnings() {
+        for warning in host.health().warnings {
             console.err.say(&render::complaint(&format!("warning: {warning}"))).await;
         }
     }

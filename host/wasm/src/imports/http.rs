@@ -6,6 +6,7 @@
 
 use std::{
     io,
+    os::fd::AsRawFd as _,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
@@ -29,7 +30,7 @@ use wasmtime_wasi_http::{
     io::TokioIo,
 };
 
-use crate::{grant::NetPolicy, store::Guest};
+use crate::{descriptors, grant::NetPolicy, store::Guest};
 
 /// How long a step of a request may take when the guest names no time: what
 /// wasmtime-wasi-http allows. A deadline of the task ends it sooner.
@@ -176,6 +177,9 @@ async fn connect(
         return Err(Error::HttpRequestDenied);
     }
     let stream = TcpStream::connect(&*addresses).await.map_err(Error::Connect)?;
+    if !descriptors::is_for_guests(stream.as_raw_fd()) {
+        return Err(Error::Connect(rustix::io::Errno::NFILE.into()));
+    }
     if !tls {
         return Ok(Box::new(stream));
     }

@@ -22,10 +22,9 @@ pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     linker
         .instance("wasi:sockets/tcp-create-socket@0.2.12")?
         .func_wrap("create-tcp-socket", |store, (family,)| tcp2(store, family))?;
-    linker.instance("wasi:sockets/udp-create-socket@0.2.12")?.func_wrap_async(
-        "create-udp-socket",
-        |store, (family,)| Box::new(udp2(store, family)),
-    )?;
+    linker
+        .instance("wasi:sockets/udp-create-socket@0.2.12")?
+        .func_wrap_async("create-udp-socket", |store, (family,)| Box::new(udp2(store, family)))?;
     let mut types = linker.instance("wasi:sockets/types@0.3.0")?;
     types.func_wrap("[static]tcp-socket.create", |store, (family,)| tcp3(store, family))?;
     types.func_wrap_async("[static]udp-socket.create", |store, (family,)| {
