@@ -13,6 +13,7 @@ mod capacity;
 mod cli;
 mod commands;
 mod contract;
+mod embedding;
 mod endings;
 mod floods;
 mod large;

@@ -31,6 +31,17 @@ pub fn backlot() -> PathBuf {
     beside
 }
 
+/// Returns the path of an example of this build.
+///
+/// # Panics
+///
+/// When it was not built.
+pub fn example(name: &str) -> PathBuf {
+    let path = target().1.join("examples").join(name);
+    assert!(path.exists(), "{} is missing: run `just test`", path.display());
+    path
+}
+
 /// Returns the folder where tests keep compiled code.
 pub(crate) fn cache() -> PathBuf {
     target().0.join("test-cache")

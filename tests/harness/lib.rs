@@ -12,7 +12,7 @@ mod memory;
 mod process;
 
 pub use self::{
-    files::{backlot, kind, program},
+    files::{backlot, example, kind, program},
     host::{Task, TestHost, With, arguments},
     memory::Memory,
     process::{Ended, Process},

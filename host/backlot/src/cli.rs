@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use backlot_wasm::{DirGrant, EnvGrant, GrantError, NetGrant};
+use backlot_wasm::{DirGrant, EnvGrant, GrantError, NetGrant, Profile};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -40,6 +40,15 @@ pub(crate) struct Common {
     /// The folder whose <kind>.wasm files are the kinds [env: BACKLOT_PLUGINS]
     #[arg(long, global = true, value_name = "DIR")]
     plugins: Option<PathBuf>,
+    /// What the host is made for: fast starts, or dense crowds
+    #[arg(
+        long,
+        global = true,
+        value_name = "fast|dense",
+        default_value_t,
+        hide_default_value = true
+    )]
+    profile: Profile,
     /// The folder that compiled code is kept in [env: BACKLOT_CACHE]
     #[arg(long, global = true, value_name = "DIR")]
     cache: Option<PathBuf>,
@@ -57,7 +66,8 @@ pub(crate) struct Common {
 impl Common {
     /// Returns the configuration of a host with room for that many instances.
     pub(crate) fn config(&self, instances: u32) -> Config {
-        let mut config = Config { instances: Some(instances), ..Config::default() };
+        let mut config =
+            Config { instances: Some(instances), profile: self.profile, ..Config::default() };
         if let Some(plugins) = named(self.plugins.as_deref(), "BACKLOT_PLUGINS") {
             config.plugins = plugins;
         }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use backlot_registry::{Environment, InvalidKind, Kind, Registry, SystemClock};
+use backlot_registry::{self as registry, Environment, InvalidKind, Kind, Registry, SystemClock};
 use backlot_wasm::{
     Cache, Capacity, Component, Engine, EngineConfig, EngineError, FileStamp, LoadError,
 };
@@ -44,6 +44,8 @@ pub struct Host {
 /// How a host is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
+    /// How the registry is doing: its tasks, waits, output and listeners.
+    pub registry: registry::Health,
     /// Tasks of components that live now.
     pub tasks: usize,
     /// How many can, and why not more.
@@ -208,6 +210,7 @@ impl Host {
         });
         let cache = self.engine.cache().and_then(Cache::trouble);
         Health {
+            registry: self.registry.health(),
             tasks: self.engine.instances(),
             capacity: self.engine.capacity(),
             guest_memory: self.engine.guest_memory(),

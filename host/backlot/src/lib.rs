@@ -1,9 +1,10 @@
 //! Backlot: a host for background work whose workers are WebAssembly components.
 //!
-//! The [`Host`] is what an embedding program starts and what the command line
-//! runs on: a registry of live tasks, an engine for components, and a runtime
-//! of their own for guests. The commands are thin: they parse, call the host and
-//! render.
+//! A [`Host`] is what an embedding program starts and what the command line runs on:
+//! a [`registry`] of live tasks, an engine for components ([`wasm`]), and threads of
+//! their own for guests. The commands are thin: they parse, call the host and render.
+//!
+//! # A host in ten lines
 //!
 //! ```no_run
 //! use std::{sync::Arc, time::Duration};
@@ -28,6 +29,87 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Components that nobody vouches for
+//!
+//! A component of a few kilobytes can keep a compiler busy for minutes. A program
+//! that calls [`wasm::compile_if_asked`] before anything else in its `main` has
+//! components compiled by processes of its own, under limits; without it they are
+//! compiled in this process, and nothing bounds what that takes.
+//!
+//! What a task may reach is its [`wasm::Grant`], which is empty by default, and what it
+//! may use are its [`wasm::Limits`]. How many tasks fit is computed when the host
+//! starts ([`wasm::Capacity`]); a [`wasm::Profile`] chooses between fast starts and
+//! dense crowds.
+//!
+//! # Work in Rust
+//!
+//! Work that needs no sandbox stands behind the same trait, [`registry::Producer`], and
+//! is listed, read, stopped and waited for in the same way:
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//!
+//! use backlot::{
+//!     Config, Host,
+//!     registry::{
+//!         Agreed, BoxFuture, Caller, Control, Form, Kind, OnDrop, Outcome, Producer, Refusal,
+//!         Request, Run, Start, Status, Step, StopRefusal, TaskHost,
+//!     },
+//! };
+//!
+//! struct Shout(Kind);
+//!
+//! impl Producer for Shout {
+//!     fn kind(&self) -> &Kind {
+//!         &self.0
+//!     }
+//!
+//!     fn form(&self) -> Form {
+//!         Form::Stream
+//!     }
+//!
+//!     fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {
+//!         Box::pin(async move {
+//!             Ok(Run {
+//!                 control: Arc::new(AtOnce),
+//!                 done: Box::pin(async move {
+//!                     host.output().write(request.input.to_uppercase().as_bytes());
+//!                     Outcome::completed()
+//!                 }),
+//!                 on_drop: OnDrop::ReleasesAll,
+//!             })
+//!         })
+//!     }
+//! }
+//!
+//! /// A stop drops the work.
+//! struct AtOnce;
+//!
+//! impl Control for AtOnce {
+//!     fn cancel(&self, _: Option<String>) -> BoxFuture<'static, Result<Agreed, StopRefusal>> {
+//!         Box::pin(async { Ok(Agreed::DropNow) })
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let config = Config { instances: Some(4), cache: None, ..Config::default() };
+//! let host = Host::start(config)?;
+//! let _surface = host.registry().attach_surface("mine");
+//! let shout = Arc::new(Shout(Kind::new("shout")?));
+//! let start =
+//!     Start { label: "hello".into(), input: "hello".into(), owner: None, step: Step::default() };
+//! let id = host.registry().start(shout, start).await?;
+//! let ended = host.registry().wait(&id, &Caller::Operator, Duration::from_secs(60)).await?;
+//! assert_eq!(ended.status, Status::Completed);
+//! assert_eq!(host.registry().read(&id, &Caller::Operator, 100).await?.text, "HELLO");
+//! # host.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The example `embed` counts down and is stopped on the way.
 
 mod cli;
 mod commands;
