@@ -167,7 +167,8 @@ fn judge(end: End, exceeded: Option<Exceeded>, holds_output: bool, link: &Link) 
         (End::Over(Ok(())), Some(outcome)) => return outcome,
         (End::Over(Err(error)), Some(outcome)) => {
             let why = trap::because(&error, exceeded);
-            link.note(&format!("trap in {} after the end: {why}", link.call().name()));
+            let call = trap::executing(&error).unwrap_or_else(|| link.call()).name();
+            link.note(&format!("trap in {call} after the end: {why}"));
             return tell(outcome, "the end of the output is lost: the guest trapped after its end");
         }
         (End::Tail | End::Limit(_), Some(outcome)) => {
@@ -184,7 +185,7 @@ fn judge(end: End, exceeded: Option<Exceeded>, holds_output: bool, link: &Link) 
     {
         return command::outcome(code);
     }
-    let call = link.call().name();
+    let call = trap::executing(&error).unwrap_or_else(|| link.call()).name();
     let trapped = format!("trap in {call}: {}", trap::because(&error, None));
     tracing::debug!(task = %link.host.task(), call, ?error, "a guest has trapped");
     link.note(&trapped);

@@ -2,7 +2,11 @@
 
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
-use crate::limits::Exceeded;
+use crate::{
+    bindings::{LIFECYCLE, OUTPUT},
+    limits::Exceeded,
+    link::Call,
+};
 
 /// Returns the exit code, if the error is a guest that has exited.
 pub(crate) fn exit_code(error: &wasmtime::Error) -> Option<i32> {
@@ -56,6 +60,23 @@ pub(crate) fn line(error: &wasmtime::Error) -> String {
         true => "an unknown error".to_owned(),
         false => parts.join(": "),
     }
+}
+
+/// Returns the call that the guest was executing, where the names in the component
+/// tell it. `done` and another can be under way at a time, and it is `done` that
+/// goes on when both can.
+pub(crate) fn executing(error: &wasmtime::Error) -> Option<Call> {
+    let backtrace = error.downcast_ref::<wasmtime::WasmBacktrace>()?;
+    let outermost = backtrace.frames().last()?.func_name()?;
+    let calls = [
+        (LIFECYCLE, Call::Run),
+        (LIFECYCLE, Call::Done),
+        (LIFECYCLE, Call::Cancel),
+        (OUTPUT, Call::ReadOutput),
+    ];
+    let is =
+        |interface: &str, call: Call| outermost.ends_with(&format!("{interface}#{}", call.name()));
+    calls.into_iter().find(|(interface, call)| is(interface, *call)).map(|(_, call)| call)
 }
 
 /// Returns the guest's frames, innermost first, a line each.
