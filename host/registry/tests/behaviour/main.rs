@@ -5,6 +5,7 @@
 mod support;
 
 mod access;
+mod clock;
 mod dropped_futures;
 mod ends;
 mod foreground;

@@ -1,10 +1,10 @@
 //! R20: how long ended tasks are kept.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use backlot_registry::{Config, Outcome, Retention, Status};
+use backlot_registry::{Config, Environment, Outcome, Refusal, Retention, Start, Status};
 
-use crate::support::{Host, OPERATOR, settle_down};
+use crate::support::{Beginning, Host, OPERATOR, settle_down};
 
 fn keeping(count: usize, age: Duration) -> Config {
     Config { retention: Retention { count, age }, ..Config::default() }
@@ -107,6 +107,67 @@ async fn c53_what_ended_tasks_wrote_goes_with_them() {
     settle_down().await;
     assert_eq!(host.registry.health().terminal, 10);
     assert_eq!(host.registry.health().output_memory, 10 * 2_000);
+}
+
+/// C52 for what lives in memory: an id that is gone never comes to be another task.
+#[tokio::test(start_paused = true)]
+async fn c52_an_old_id_is_never_another_tasks() {
+    let host = Host::with(keeping(2, DAY));
+    let owner = host.owner("agent", "session");
+    let (live, _work) = host.start().await;
+    let mut old = vec![live];
+    for turn in 0..50 {
+        let (id, work) = match turn % 2 {
+            0 => host.start().await,
+            _ => host.start_owned(&owner).await,
+        };
+        assert!(id.number > old.last().unwrap().number, "{id} comes after {old:?}");
+        work.write(&format!("of {id}"));
+        work.end(Outcome::completed());
+        host.settled(&id).await;
+        old.push(id);
+    }
+    owner.dispose().await;
+    let (id, work) = host.start().await;
+    work.write("of the last");
+    assert!(!old.contains(&id));
+    for id in &old[1..] {
+        match host.registry.read(id, &OPERATOR, usize::MAX).await {
+            Ok(read) => assert_eq!(read.text, format!("of {id}")),
+            Err(unknown) => assert_eq!(unknown.id, *id),
+        }
+    }
+    assert!(old[1..].iter().filter(|id| host.is_known(id)).count() <= 2);
+    // A start that came to nothing may leave a gap, and never a number twice.
+    host.fake.begin(Beginning::Refuse(Refusal::Unavailable("off".to_owned())));
+    host.registry.start(host.fake.clone(), Start::default()).await.unwrap_err();
+    assert!(host.start().await.0.number > id.number);
+}
+
+/// C52 over processes: the next one goes on where the last has ended, so what is
+/// known from before is unknown, and not another's.
+#[tokio::test(start_paused = true)]
+async fn c52_an_id_of_another_process_is_unknown() {
+    let first = Host::new();
+    let mut before = Vec::new();
+    for _ in 0..3 {
+        before.push(first.ended().await);
+    }
+    let next = before.last().unwrap().number + 1;
+    let environment = Environment {
+        first_number: Arc::new(move |_| next),
+        ..Environment::new(tokio::runtime::Handle::current())
+    };
+    let second = Host::within(Config::default(), environment);
+    let (id, work) = second.start().await;
+    work.write("of the second process");
+    assert!(!before.contains(&id));
+    for old in &before {
+        assert!(!second.is_known(old));
+        assert!(second.registry.read(old, &OPERATOR, 9).await.is_err());
+        assert!(second.force(old).await.is_err());
+    }
+    assert_eq!(second.status(&id), Status::Running);
 }
 
 #[tokio::test(start_paused = true)]
