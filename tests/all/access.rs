@@ -1,6 +1,6 @@
 //! Access: ids are predictable, the fence is the isolation.
 
-use std::time::Duration;
+use std::{sync::mpsc, time::Duration};
 
 use backlot::registry::{Caller, Kill, Mode, SessionId, Status, Stream, TaskId};
 use backlot_tests::{TestHost, With};
@@ -50,4 +50,60 @@ async fn c45_ownership_is_checked_on_every_verb() {
     a.dispose().await;
     assert!(registry.get(&task.id, &Caller::Operator).is_err(), "gone with its owner");
     unowned.force("enough").await.unwrap();
+}
+
+/// C44: of a task with an owner only its session hears, also when it was away.
+#[tokio::test]
+async fn c44_notices_and_lists_go_to_the_owners_session_only() {
+    let host = TestHost::start();
+    let registry = host.registry();
+    let (tell, told) = mpsc::channel();
+    let _listener = registry.on_task_done("surface", move |notice| {
+        Ok(tell.send((notice.snapshot.clone(), notice.owner.clone()))?)
+    });
+    let ticker = host.kind("ticker").await;
+    let (a, b) = (host.owner("a"), host.owner("b"));
+    let with =
+        |owner: &backlot::registry::Owner| With { owner: Some(owner.clone()), ..With::default() };
+    let [session_a, session_b] = ["a", "b"].map(|name| Caller::Session(SessionId::new(name)));
+    let hears_nothing = |caller: &Caller, id: &TaskId| {
+        assert!(registry.list(caller).iter().all(|task| task.id != *id));
+        assert!(registry.list_page(caller, 10, 0).tasks.iter().all(|task| task.id != *id));
+        assert!(registry.get(id, caller).is_err());
+        assert!(registry.observe(id, caller, Stream::Output, 0).is_err());
+    };
+
+    let task = host.try_task(&ticker, r#"{"count":20,"every_ms":10}"#, with(&a)).await.unwrap();
+    let other = host.try_task(&ticker, r#"{"count":2,"every_ms":10}"#, with(&b)).await.unwrap();
+    hears_nothing(&session_b, &task.id);
+    // A goes away before the end, and B comes back as somebody new.
+    drop(a);
+    drop(b);
+    let b_again = host.owner("b");
+    assert_eq!(task.end().await.status, Status::Completed);
+    assert_eq!(other.end().await.status, Status::Completed);
+    for caller in [&session_b, &Caller::Anyone] {
+        hears_nothing(caller, &task.id);
+        assert!(registry.wait(&task.id, caller, Duration::ZERO).await.is_err());
+        assert!(registry.read(&task.id, caller, 9).await.is_err());
+    }
+    hears_nothing(&session_a, &other.id);
+    assert_eq!(registry.list(&session_b).len(), 1, "its own");
+
+    // A notice names the session and the very instance that it is for.
+    for _ in 0..2 {
+        let (snapshot, owner) = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        let session = if snapshot.id == task.id { "a" } else { "b" };
+        assert_eq!(snapshot.owner_session, Some(SessionId::new(session)));
+        let owner = owner.unwrap();
+        assert_eq!(owner.session(), &SessionId::new(session));
+        assert!(!owner.is_same(&b_again), "whoever comes later did not start it");
+    }
+    assert!(told.try_recv().is_err(), "each end is told once");
+    // A gets it on return.
+    let _a_again = host.owner("a");
+    let ended = registry.wait(&task.id, &session_a, Duration::ZERO).await.unwrap();
+    assert_eq!(ended.status, Status::Completed);
+    let read = registry.read(&task.id, &session_a, usize::MAX).await.unwrap();
+    assert_eq!(read.text.lines().count(), 20);
 }
