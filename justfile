@@ -15,7 +15,7 @@ portable := "-p backlot-sdk -p grep -p checksum"
 producers := "-p ticker -p grep -p checksum -p noop -p faulty"
 
 # What only the tests run.
-fixtures := "-p backlot-programs -p async-command -p printed"
+fixtures := "-p backlot-programs -p async-command -p printed -p pour"
 
 # A toolchain that rustup cannot complete is completed by `setup`, not by rustup.
 export RUSTUP_AUTO_INSTALL := "0"
@@ -62,7 +62,8 @@ lint: setup
 
 # Measure, with optimised builds, and print ratios
 bench: plugins
-    cargo bench --quiet -p backlot-tests --bench start
+    cargo build --quiet {{ guest }} {{ fixtures }}
+    RUST_BACKTRACE=0 cargo bench --quiet -p backlot-tests
     cargo bench --quiet -p backlot-registry --bench costs
 
 # What CI runs

@@ -14,9 +14,18 @@ use anyhow::{Context as _, Result};
 use backlot::{
     Config, Host,
     registry::{Caller, Producer, Registry, Start, Status, Step},
-    wasm::{EngineConfig, Limits, OpenGrant},
+    wasm::{Limits, OpenGrant},
 };
 use backlot_tests::kind;
+
+mod bare;
+mod report;
+
+use report::{
+    Report,
+    Target::{self, AtLeast, AtMost},
+    median, us,
+};
 
 const ROUNDS: usize = 9;
 /// How long each of the three runs in a round.
@@ -24,6 +33,8 @@ const SPELL: Duration = Duration::from_millis(300);
 
 fn main() -> Result<()> {
     let only = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
+    let about = format!("start → done of a no-op component, medians of {ROUNDS} rounds");
+    let mut report = Report::begin("start", &about)?;
     let host = Host::start(Config::default())?;
     let rounds = host.runtime().block_on(async {
         // The benchmark itself is a task of the runtime that it measures, as an
@@ -54,7 +65,9 @@ fn main() -> Result<()> {
         host.runtime().spawn(work).await?
     })?;
     // The first round warms caches and pools.
-    report(&rounds[1..])
+    figures(&mut report, &rounds[1..]);
+    report.end()?;
+    Ok(())
 }
 
 /// Runs of one thing for a spell.
@@ -139,134 +152,18 @@ struct Round {
     process: Duration,
 }
 
-fn report(rounds: &[Round]) -> Result<()> {
-    let middle = |pick: &dyn Fn(&Round) -> f64| {
-        let mut values: Vec<f64> = rounds.iter().map(pick).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let us = |time: Duration| time.as_secs_f64() * 1e6;
+fn figures(report: &mut Report, rounds: &[Round]) {
+    let middle =
+        |pick: &dyn Fn(&Round) -> f64| median(&rounds.iter().map(pick).collect::<Vec<_>>());
     let task = middle(&|round| us(round.task));
+    report.figure("noop_us", "through the registry", task, "µs", AtMost(25.0));
     let wasmtime = middle(&|round| us(round.wasmtime));
+    report.figure("bare_wasmtime_us", "bare wasmtime loop", wasmtime, "µs", Target::None);
     let process = middle(&|round| us(round.process));
-    let over_bare = middle(&|round| us(round.task) / us(round.wasmtime));
-    let under_process = middle(&|round| us(round.process) / us(round.task));
-    println!("start → done of a no-op component, medians of {} rounds", rounds.len());
-    println!("  through the registry         {task:>8.1} µs");
-    println!("  bare wasmtime loop           {wasmtime:>8.1} µs   × {over_bare:.2} of it");
-    println!("  spawn and await /bin/true    {process:>8.1} µs   {under_process:.1} times faster");
-    let json = serde_json::json!({
-        "noop_us": task,
-        "bare_wasmtime_us": wasmtime,
-        "process_us": process,
-        "ratio_to_bare": over_bare,
-        "times_faster_than_process": under_process,
-    });
-    let folder = std::env::current_exe()?
-        .ancestors()
-        .nth(3)
-        .context("benchmarks run from a target folder")?
-        .join("bench");
-    std::fs::create_dir_all(&folder)?;
-    std::fs::write(folder.join("start.json"), json.to_string() + "\n")?;
-    Ok(())
-}
-
-/// The same component without Backlot: a store, an instance, `run`, `done`.
-mod bare {
-    use super::{EngineConfig, kind};
-    use wasmtime::{
-        Result, Store, UpdateDeadline,
-        component::{Component, HasSelf, InstancePre, Linker, ResourceTable},
-    };
-    use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
-
-    wasmtime::component::bindgen!({
-        path: "../wit",
-        world: "producer",
-        exports: { default: async | store },
-        require_store_data_send: true,
-    });
-    use self::{
-        backlot::producer::{host, types},
-        exports::backlot::producer::lifecycle,
-    };
-
-    pub(super) struct Bare {
-        engine: wasmtime::Engine,
-        pre: InstancePre<Guest>,
-        lifecycle: lifecycle::GuestIndices,
-    }
-
-    struct Guest {
-        wasi: WasiCtx,
-        table: ResourceTable,
-    }
-
-    impl WasiView for Guest {
-        fn ctx(&mut self) -> WasiCtxView<'_> {
-            WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
-        }
-    }
-
-    impl host::Host for Guest {
-        fn stop_requested(&mut self) -> Option<Option<String>> {
-            None
-        }
-        fn report(&mut self, _detail: String) {}
-    }
-
-    impl host::HostWithStore<Guest> for HasSelf<Guest> {
-        async fn cancelled(_: &wasmtime::component::Accessor<Guest, Self>) -> Option<String> {
-            std::future::pending().await
-        }
-    }
-
-    impl Bare {
-        pub(super) fn new(runtime: tokio::runtime::Handle) -> Result<Self> {
-            let settings = EngineConfig::new(runtime).settings();
-            let engine = wasmtime::Engine::new(&settings)?;
-            let mut linker = Linker::new(&engine);
-            wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
-            wasmtime_wasi::p3::add_to_linker(&mut linker)?;
-            host::add_to_linker::<Guest, HasSelf<Guest>>(&mut linker, |guest| guest)?;
-            let component = Component::from_file(&engine, kind("noop"))?;
-            let pre = linker.instantiate_pre(&component)?;
-            let lifecycle = lifecycle::GuestIndices::new(&pre)?;
-            Ok(Self { engine, pre, lifecycle })
-        }
-
-        pub(super) async fn once(&self) -> Result<()> {
-            let guest = Guest { wasi: WasiCtx::builder().build(), table: ResourceTable::new() };
-            let mut store = Store::new(&self.engine, guest);
-            store.set_epoch_deadline(1);
-            store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
-            let instance = self.pre.instantiate_async(&mut store).await?;
-            let guest = self.lifecycle.load(&mut store, &instance)?;
-            let request = types::Request {
-                task: "noop-1".to_owned(),
-                label: "noop".to_owned(),
-                input: String::new(),
-                job: None,
-                attempt: 1,
-                step: 0,
-                cause: types::Cause::Spawn,
-                state: None,
-                last_failure: None,
-                answer: None,
-            };
-            let outcome = store
-                .run_concurrent(async |accessor| {
-                    guest.call_run(accessor, request).await?.map_err(|refusal| {
-                        wasmtime::format_err!("the no-op was refused: {refusal:?}")
-                    })?;
-                    guest.call_done(accessor).await
-                })
-                .await??;
-            match outcome.ending {
-                types::Ending::Completed => Ok(()),
-                _ => Err(wasmtime::format_err!("{outcome:?}")),
-            }
-        }
-    }
+    report.figure("process_us", "spawn and await /bin/true", process, "µs", Target::None);
+    let over = middle(&|round| us(round.task) / us(round.wasmtime));
+    report.figure("ratio_to_bare", "through the registry / bare", over, "×", AtMost(1.3));
+    let under = middle(&|round| us(round.process) / us(round.task));
+    let label = "/bin/true / through the registry";
+    report.figure("times_faster_than_process", label, under, "×", AtLeast(12.0));
 }

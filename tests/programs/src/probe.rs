@@ -13,6 +13,7 @@
 //! leave CODE               exits from a nested call, with output that was not flushed
 //! bytes N                  writes N bytes of numbered lines
 //! once N                   writes N bytes of numbered lines in one single write
+//! pour N                   writes N bytes in large blocks, as fast as it can
 //! flood [stderr]           writes for ever, to stdout unless told otherwise
 //! env                      prints its arguments, variables and folder
 //! cat                      copies stdin to stdout
@@ -97,6 +98,16 @@ fn main() -> io::Result<()> {
         ["leave", code] => leave(out, 100, i32::try_from(number(code)).unwrap_or(i32::MAX)),
         ["bytes", count] => numbered(out, number(count)),
         ["once", count] => once(number(count)),
+        ["pour", count] => {
+            let block = [b'x'; 64 << 10];
+            let mut left = number(count);
+            while left > 0 {
+                let now = usize::try_from(left).unwrap_or(block.len()).min(block.len());
+                out.write_all(&block[..now])?;
+                left -= now as u64;
+            }
+            Ok(())
+        }
         ["flood"] => numbered(out, u64::MAX),
         ["flood", "stderr"] => numbered(&mut io::stderr(), u64::MAX),
         ["env", ..] => {
