@@ -84,7 +84,9 @@ fn figures(report: &mut Report, profile: &str, number: &str) -> Result<()> {
         report.figure(&key, &format!("{profile}, {number}: {label}"), value, unit, Target::None);
     };
     figure("tasks", "tasks", tasks, "tasks");
-    figure("rss_kib", "memory of each", of("rss_kib")? / tasks, "KiB");
+    figure("rss_kib", "RSS of each", of("rss_kib")? / tasks, "KiB");
+    // RSS counts a page of a component's initial memory for each task that maps it.
+    figure("pss_kib", "  shared pages counted once", of("pss_kib")? / tasks, "KiB");
     figure("mappings", "mappings of each", of("mappings")? / tasks, "maps");
     figure("idle_mappings", "mappings without a task", of("idle_mappings")?, "maps");
     figure("all_mappings", "mappings with all tasks", of("all_mappings")?, "maps");
@@ -127,6 +129,7 @@ fn park(profile: &str, number: Option<u64>) -> Result<Value> {
         Ok(json!({
             "tasks": tasks,
             "rss_kib": full.rss_kib.saturating_sub(idle.rss_kib),
+            "pss_kib": full.pss_kib.saturating_sub(idle.pss_kib),
             "mappings": full.mappings.saturating_sub(idle.mappings),
             "idle_mappings": idle.mappings,
             "all_mappings": full.mappings,
@@ -139,19 +142,22 @@ fn park(profile: &str, number: Option<u64>) -> Result<Value> {
 /// What this process takes of the machine.
 struct Taken {
     rss_kib: u64,
+    pss_kib: u64,
     mappings: u64,
 }
 
 impl Taken {
     fn now() -> Result<Self> {
-        let status = fs::read_to_string("/proc/self/status")?;
-        let rss_kib = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .and_then(|size| size.split_whitespace().next())
-            .context("the system does not tell the memory of a process")?
-            .parse()?;
+        let rollup = fs::read_to_string("/proc/self/smaps_rollup")?;
+        let kib = |name: &str| -> Result<u64> {
+            let size = rollup
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .and_then(|size| size.split_whitespace().next())
+                .context("the system does not tell the memory of a process")?;
+            Ok(size.parse()?)
+        };
         let mappings = fs::read_to_string("/proc/self/maps")?.lines().count() as u64;
-        Ok(Self { rss_kib, mappings })
+        Ok(Self { rss_kib: kib("Rss:")?, pss_kib: kib("Pss:")?, mappings })
     }
 }

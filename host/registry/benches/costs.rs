@@ -12,6 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+// The workspace's benchmarks report alike; the registry depends on none of them.
+#[path = "../../../tests/benches/report/mod.rs"]
+mod report;
+
+use report::{
+    Report,
+    Target::{self, AtLeast, AtMost},
+    mib_s, percentile,
+};
+
 use backlot_registry::{
     Agreed, BoxFuture, Caller, Config, Control, Environment, Form, Kill, Kind, OnDrop, Outcome,
     Producer, Refusal, Registry, Request, Retention, Run, Start, StopRefusal, Stream, TaskHost,
@@ -95,12 +105,6 @@ fn per(begun: Instant, count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// Returns the median and the 99th percentile in nanoseconds.
-fn percentiles(mut samples: Vec<u128>) -> (u128, u128) {
-    samples.sort_unstable();
-    (samples[samples.len() / 2], samples[samples.len() * 99 / 100])
-}
-
 /// Returns numbers that look random and are the same every time.
 fn numbers() -> impl FnMut(u64) -> u64 {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -112,7 +116,7 @@ fn numbers() -> impl FnMut(u64) -> u64 {
     }
 }
 
-async fn lifecycle() {
+async fn lifecycle(report: &mut Report) {
     let ends = noop(true);
     let mut best = (f64::MAX, f64::MAX);
     for _ in 0..5 {
@@ -122,11 +126,9 @@ async fn lifecycle() {
         best.1 = best.1.min(start_ns(&empty, &ends, 100_000).await);
     }
     let (spawn, start) = best;
-    println!("bare tokio::spawn of a no-op      {spawn:8.0} ns");
-    println!(
-        "start of a no-op, run to its end  {start:8.0} ns   +{:.0} ns (at most 2000)",
-        start - spawn
-    );
+    report.figure("spawn_ns", "bare tokio::spawn of a no-op", spawn, "ns", Target::None);
+    report.figure("start_ns", "start of a no-op, run to its end", start, "ns", Target::None);
+    report.figure("over_spawn_ns", "  over the spawn", start - spawn, "ns", AtMost(2000.0));
 
     let full = registry(usize::MAX);
     let _surface = full.attach_surface("bench");
@@ -134,54 +136,65 @@ async fn lifecycle() {
     let live = noop(false);
     start_ns(&full, &live, LIVE).await;
     let health = full.health();
-    println!("registry holds {} terminal and {} live tasks", health.terminal, health.live);
+    report.note(&format!(
+        "below, it holds {} terminal and {} live tasks",
+        health.terminal, health.live
+    ));
 
     let mut number = numbers();
     let mut id =
         || TaskId { kind: ends.kind.clone(), number: 1 + number((TERMINAL + LIVE) as u64) };
-    let get = (0..100_000)
-        .map(|_| {
-            let id = id();
-            let begun = Instant::now();
-            black_box(full.get(&id, &Caller::Operator).unwrap());
-            begun.elapsed().as_nanos()
-        })
-        .collect();
-    let (p50, p99) = percentiles(get);
-    println!("get of a random id                {p50:8} ns p50 {p99} ns p99 (at most 2000 p50)");
-    let mut kill = Vec::new();
+    let mut get_ns = Vec::new();
+    for _ in 0..100_000 {
+        let id = id();
+        let begun = Instant::now();
+        black_box(full.get(&id, &Caller::Operator).unwrap());
+        get_ns.push(begun.elapsed().as_nanos() as f64);
+    }
+    percentiles(report, "get", &get_ns);
+    let mut kill_ns = Vec::new();
     for _ in 0..100_000 {
         let id = id();
         let begun = Instant::now();
         black_box(full.kill(&id, &Caller::Operator, Kill::default()).await.unwrap());
-        kill.push(begun.elapsed().as_nanos());
+        kill_ns.push(begun.elapsed().as_nanos() as f64);
     }
-    let (p50, p99) = percentiles(kill);
-    println!("kill of a random id               {p50:8} ns p50 {p99} ns p99 (at most 2000 p50)");
+    percentiles(report, "kill", &kill_ns);
     let in_full =
         (start_ns(&full, &ends, 100_000).await).min(start_ns(&full, &ends, 100_000).await);
-    println!(
-        "start in the full registry        {in_full:8.0} ns   x {:.2} (at most 1.5)",
-        in_full / start
+    report.figure("start_in_full_ns", "start in it", in_full, "ns", Target::None);
+    report.figure(
+        "full_to_empty",
+        "  over a start in an empty one",
+        in_full / start,
+        "×",
+        AtMost(1.5),
     );
     let begun = Instant::now();
-    let page = full.list_page(&Caller::Operator, 100, 500_000);
-    println!(
-        "a page of {} out of the middle   {:8} ns",
-        page.tasks.len(),
-        begun.elapsed().as_nanos()
-    );
+    let page = black_box(full.list_page(&Caller::Operator, 100, 500_000));
+    let page_ns = begun.elapsed().as_nanos() as f64;
+    let label = format!("a page of {} out of the middle", page.tasks.len());
+    report.figure("page_ns", &label, page_ns, "ns", Target::None);
+}
+
+fn percentiles(report: &mut Report, call: &str, times_ns: &[f64]) {
+    for (percent, target) in [(50.0, AtMost(2000.0)), (99.0, Target::None)] {
+        let time = percentile(times_ns, percent);
+        let label = format!("{call} of a random id, p{percent:.0}");
+        report.figure(&format!("{call}_p{percent:.0}_ns"), &label, time, "ns", target);
+    }
 }
 
 /// Starts with retention at its limit: every end drops the oldest record.
-async fn turnover() {
+async fn turnover(report: &mut Report) {
     for count in [10_000, TERMINAL] {
         let registry = registry(count);
         let _surface = registry.attach_surface("bench");
         let ends = noop(true);
         start_ns(&registry, &ends, count).await;
         let start = start_ns(&registry, &ends, 200_000).await;
-        println!("start that drops one of {count:9} {start:8.0} ns");
+        let label = format!("start that drops one of {count}");
+        report.figure(&format!("turnover_{count}_ns"), &label, start, "ns", Target::None);
     }
 }
 
@@ -208,7 +221,7 @@ impl Producer for Writer {
     }
 }
 
-async fn output() {
+async fn output(report: &mut Report) {
     let (hosts, started) = std::sync::mpsc::channel();
     let writer = Arc::new(Writer { kind: Kind::new("writer").unwrap(), hosts });
     let registry = registry(10);
@@ -222,10 +235,9 @@ async fn output() {
         for _ in 0..total / size {
             sink.write(&bytes);
         }
-        println!(
-            "writing, {size:5} bytes at once       {:8.2} GiB/s (at least 1)",
-            rate(total, begun) / 1024.0
-        );
+        let rate = mib_s(total as u64, begun.elapsed());
+        let label = format!("writing, {size} bytes at once");
+        report.figure(&format!("write_{size}_mib_s"), &label, rate, "MiB/s", AtLeast(1024.0));
     }
 
     // One writer, eight observers that see every byte of it.
@@ -264,21 +276,18 @@ async fn output() {
     for observer in observers {
         dropped += observer.await.unwrap();
     }
-    println!(
-        "eight observers of one writer     {:8.0} MiB/s each (at least 200), {dropped} bytes dropped",
-        rate(TOTAL, begun)
-    );
-}
-
-/// Returns MiB a second.
-fn rate(bytes: usize, begun: Instant) -> f64 {
-    bytes as f64 / f64::from(1 << 20) / begun.elapsed().as_secs_f64()
+    let rate = mib_s(TOTAL as u64, begun.elapsed());
+    let label = "eight observers of one writer, each";
+    report.figure("eight_observers_mib_s", label, rate, "MiB/s", AtLeast(200.0));
+    report.figure("eight_dropped_bytes", "  bytes dropped", dropped as f64, "bytes", Target::None);
 }
 
 fn main() {
+    let mut report = Report::begin("registry", "what the registry costs with native work").unwrap();
     let single = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    single.block_on(lifecycle());
-    single.block_on(turnover());
+    single.block_on(lifecycle(&mut report));
+    single.block_on(turnover(&mut report));
     let multi = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-    multi.block_on(output());
+    multi.block_on(output(&mut report));
+    report.end().unwrap();
 }
