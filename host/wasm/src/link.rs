@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -12,7 +13,7 @@ use std::{
 
 use backlot_registry::{Agreed, Channel, Outcome, StopRefusal, TaskHost, Usage};
 use futures::task::AtomicWaker;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 
 use crate::signal::Signal;
 
@@ -55,7 +56,10 @@ pub(crate) struct Link {
     ended: AtomicBool,
     is_command: bool,
     /// Counts the drains that were finished.
-    drains: watch::Sender<u64>,
+    drains: AtomicU64,
+    /// Wakes everybody who waits for a drain. With the counter it is what a
+    /// `watch` channel is, without the eight queues that every task would pay for.
+    drained: Notify,
     call: AtomicU8,
     cpu_ns: AtomicU64,
     pub(crate) peak_memory: Arc<AtomicU64>,
@@ -79,7 +83,8 @@ impl Link {
             dry: AtomicBool::new(true),
             ended: AtomicBool::new(false),
             is_command,
-            drains: watch::Sender::new(0),
+            drains: AtomicU64::new(0),
+            drained: Notify::new(),
             call: AtomicU8::new(Call::Instantiate as u8),
             cpu_ns: AtomicU64::new(0),
             peak_memory: Arc::default(),
@@ -113,14 +118,15 @@ impl Link {
 
     /// Asks for the output that the guest holds. Resolves when it is in the spool.
     pub(crate) async fn drain(&self) {
-        let mut drains = self.drains.subscribe();
+        let mut drained = pin!(self.drained.notified());
+        // Registered before the look, so that no wake-up falls between.
+        drained.as_mut().enable();
         if self.ended.load(Ordering::Acquire) {
             return;
         }
         self.want_drain();
         self.waker.wake();
-        // Fails only when the link is gone, and it is borrowed here.
-        let _ = drains.changed().await;
+        drained.await;
     }
 
     /// Returns what the task has used.
@@ -200,12 +206,13 @@ impl Link {
     /// Notes that a drain was finished, and whether the guest ran dry.
     pub(crate) fn drained(&self, dry: bool) {
         self.dry.store(dry, Ordering::Relaxed);
-        self.drains.send_modify(|drains| *drains += 1);
+        self.drains.fetch_add(1, Ordering::Relaxed);
+        self.drained.notify_waiters();
     }
 
     /// Returns how many drains were finished.
     pub(crate) fn drains(&self) -> u64 {
-        *self.drains.borrow()
+        self.drains.load(Ordering::Relaxed)
     }
 
     /// Tells whether the last drain has taken all that the guest held.
