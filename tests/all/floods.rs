@@ -124,8 +124,8 @@ fn a_full_disk_under_the_spill_folder_costs_old_output_and_nothing_else() {
     let (_, told) = last.split_once('(').unwrap();
     let told: u64 = told.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(ended.stdout.len() as u64 + told, BYTES, "{last}");
-    // Some has gone through before the reader fell behind.
-    assert!(told > BYTES / 2, "{last}");
+    // All of it would have fitted on a disk with room.
+    assert!(told > 0, "{last}");
     let end = &ended.stdout[ended.stdout.len() - 1_000_000..];
     assert!(numbered(BYTES).ends_with(end), "the newest megabyte is whole");
 }
