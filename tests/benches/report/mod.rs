@@ -21,6 +21,7 @@ pub(crate) struct Report {
     name: &'static str,
     folder: PathBuf,
     machine: Value,
+    cpu_at_begin: Option<Cpu>,
     figures: Map<String, Value>,
     /// The figures of the run before; empty when there was none.
     before: Map<String, Value>,
@@ -56,7 +57,8 @@ impl Report {
             println!("  the run before was on another machine: {}", described(&before["machine"]));
         }
         let before = before["figures"].as_object().cloned().unwrap_or_default();
-        Ok(Self { name, folder, machine, figures: Map::new(), before })
+        let cpu_at_begin = Cpu::now();
+        Ok(Self { name, folder, machine, cpu_at_begin, figures: Map::new(), before })
     }
 
     /// Prints and keeps a figure. The key is its name in the JSON, unit last.
@@ -95,12 +97,17 @@ impl Report {
         println!("    {text}");
     }
 
-    /// Keeps the run beside the one before.
+    /// Says how much of the machine others had, and keeps the run beside the one
+    /// before.
     ///
     /// # Errors
     ///
     /// When the target folder cannot be written.
     pub(crate) fn end(self) -> io::Result<()> {
+        let others = self.cpu_at_begin.zip(Cpu::now()).map(|(begin, end)| begin.others(&end));
+        if let Some(percent) = others {
+            self.note(&format!("others used {percent:.0} % of the machine's CPU time meanwhile"));
+        }
         let file = |kept: &str| self.folder.join(format!("{}{kept}.json", self.name));
         fs::create_dir_all(&self.folder)?;
         match fs::rename(file(""), file(".previous")) {
@@ -112,11 +119,49 @@ impl Report {
             "name": self.name,
             "at_epoch_s": seconds,
             "machine": self.machine,
+            "others_percent": others,
             "figures": self.figures,
         });
         fs::write(file(""), format!("{run:#}\n"))?;
         println!();
         Ok(())
+    }
+}
+
+/// CPU time that was used since the machine and this program started, in ticks.
+#[derive(Clone, Copy)]
+struct Cpu {
+    all: u64,
+    idle: u64,
+    own: u64,
+}
+
+impl Cpu {
+    /// Returns what the system tells, if it does.
+    fn now() -> Option<Self> {
+        let sum = |fields: Option<&[&str]>| -> Option<u64> {
+            fields?.iter().map(|field| field.parse::<u64>().ok()).sum()
+        };
+        let machine = fs::read_to_string("/proc/stat").ok()?;
+        // cpu user nice system idle iowait irq softirq steal; guests are in user.
+        let times: Vec<&str> = machine.lines().next()?.split_whitespace().collect();
+        let own = fs::read_to_string("/proc/self/stat").ok()?;
+        // The name before may hold anything, also a parenthesis.
+        let own: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
+        Some(Self {
+            all: sum(times.get(1..9))?,
+            idle: sum(times.get(4..6))?,
+            // The program's own and the system's on its behalf, and the same of
+            // its children.
+            own: sum(own.get(11..15))?,
+        })
+    }
+
+    /// Returns the share of others from here to `end`, in percent.
+    fn others(&self, end: &Self) -> f64 {
+        let all = end.all.saturating_sub(self.all);
+        let known = end.idle.saturating_sub(self.idle) + end.own.saturating_sub(self.own);
+        all.saturating_sub(known) as f64 / all.max(1) as f64 * 100.0
     }
 }
 
