@@ -60,11 +60,12 @@ lint: setup
     cargo clippy --quiet {{ guest }} {{ producers }} {{ fixtures }} -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps {{ host }} -p backlot-registry -p backlot-sdk
 
-# Measure, with optimised builds, and print ratios
+# Measure with optimised builds, print figures beside their targets, and compare with the run before
 bench: plugins
     cargo build --quiet {{ guest }} {{ fixtures }}
+    @# With backtraces every error costs more, and some are made on the way.
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-tests
-    cargo bench --quiet -p backlot-registry --bench costs
+    RUST_BACKTRACE=0 cargo bench --quiet -p backlot-registry --bench costs
 
 # What CI runs
 ci: lint test

@@ -146,7 +146,7 @@ fn park(profile: Profile, number: &str) -> Result<Value> {
             "idle_mappings": idle.mappings,
             "all_mappings": full.mappings,
             "start_us": start_us,
-            "refusal": refusal.map(|error| error.to_string()),
+            "refusal": refusal.as_ref().map(ToString::to_string),
         }))
     })
 }
