@@ -8,7 +8,7 @@ use std::{
     fmt, io,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::{self, Thread},
     time::Duration,
@@ -39,6 +39,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often the ticker looks whether a parked guest has begun to compute: what
 /// the first turn of a guest may take longer.
 const PARKED_TICK: Duration = Duration::from_millis(5);
+/// How many looks in a row are close together once a guest is asked to stop. It may
+/// begin to compute at once, and the bound on its grace waits for its first turn.
+const CLOSE_LOOKS: u32 = 50;
 /// How many looks in a row find no guest before the ticker sleeps: half a second,
 /// so that a run of short tasks wakes it once.
 const EMPTY_LOOKS: u32 = 100;
@@ -140,6 +143,8 @@ struct Inner {
     mappings: AtomicU64,
     /// Guests that are being polled now.
     polled: AtomicUsize,
+    /// Looks of the ticker that are still to be close together.
+    close_looks: AtomicU32,
     /// The ticker sleeps until it is woken.
     asleep: AtomicBool,
     ticker: OnceLock<Thread>,
@@ -172,6 +177,7 @@ impl Engine {
             aside_turns: Arc::new(Semaphore::new(ASIDES as usize)),
             mappings: AtomicU64::new(0),
             polled: AtomicUsize::new(0),
+            close_looks: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
             ticker: OnceLock::new(),
         });
@@ -303,6 +309,14 @@ impl fmt::Debug for Engine {
 pub(crate) struct Polled(Arc<Inner>);
 
 impl Polled {
+    /// Has guests looked after closely for a while, as one is asked to stop.
+    pub(crate) fn look_closely(&self) {
+        self.0.close_looks.store(CLOSE_LOOKS, Ordering::Relaxed);
+        if let Some(ticker) = self.0.ticker.get() {
+            ticker.unpark();
+        }
+    }
+
     /// Returns the limit that a guest with that much memory has to end by, so that
     /// others can go on.
     pub(crate) fn must_go(&self, memory: u64) -> Option<Exceeded> {
@@ -370,6 +384,10 @@ fn tick(engine: &Weak<Inner>) {
         let Some(inner) = engine.upgrade() else { return };
         let computing = inner.polled.load(Ordering::Relaxed) > 0;
         let empty = inner.stores(Ordering::Relaxed) == 0;
+        let closely = inner
+            .close_looks
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |looks| looks.checked_sub(1))
+            .is_ok();
         if computing {
             inner.wasmtime.increment_epoch();
             inner.memory.look();
@@ -384,7 +402,7 @@ fn tick(engine: &Weak<Inner>) {
         }
         drop(inner);
         thread::park_timeout(match () {
-            () if computing => TICK,
+            () if computing || closely => TICK,
             () if !sleeps => PARKED_TICK,
             // It is woken; the bound only lets it see that its engine is gone.
             () => Duration::from_secs(1),

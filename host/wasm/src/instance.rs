@@ -21,6 +21,7 @@ use crate::{
     command::CommandInput,
     component::{Component, Entry, Loaded},
     driver::{HangUp, Metered, drive},
+    engine::Polled,
     grant::OpenGrant,
     limits::{Bytes, Exceeded, Limits},
     link::{Call, Link},
@@ -146,6 +147,7 @@ async fn start(
     };
     let reach = Reach {
         link: Arc::clone(&link),
+        polled: component.engine.polled(),
         stops_by_drop: entered.stops_by_drop(),
         drains: entered.output().is_some(),
     };
@@ -251,6 +253,7 @@ fn bounded(refusal: Refusal) -> Refusal {
 /// The registry's way to a running guest.
 struct Reach {
     link: Arc<Link>,
+    polled: Polled,
     stops_by_drop: bool,
     drains: bool,
 }
@@ -260,6 +263,7 @@ impl Control for Reach {
         if self.stops_by_drop {
             return Box::pin(async { Ok(Agreed::DropNow) });
         }
+        self.polled.look_closely();
         let link = Arc::clone(&self.link);
         Box::pin(async move { link.ask(reason).await })
     }
