@@ -106,9 +106,8 @@ async fn a_component_that_is_cut_off_anywhere_is_refused() {
 /// Damages the shape of a kind a thousand times, and in addition whatever is hit
 /// that many times. Nothing that comes of it panics, hangs or takes much memory.
 ///
-/// What cannot be parsed, nearly all of the first, is refused in a millisecond. The
-/// others cost as much as the whole component: wasmtime finds a function out that
-/// is not valid when it compiles it, and goes on with the rest.
+/// What is not valid, nearly all of the first, is refused in some milliseconds. Of
+/// the others many are valid, and cost as much to compile as the whole component.
 async fn survives_damage(name: &str, anywhere: usize) {
     let host = TestHost::with(Config { instances: Some(16), ..Config::default() });
     let whole = fs::read(kind(name)).unwrap();
@@ -196,7 +195,7 @@ impl Dice {
 }
 
 /// Returns where the bytes are that give a component its shape. Damage elsewhere is
-/// found when functions are compiled, by running them, or never.
+/// mostly found by running it, or never.
 fn skeleton(bytes: &[u8]) -> Vec<usize> {
     const CUSTOM: u8 = 0;
     const CORE_MODULE: u8 = 1;

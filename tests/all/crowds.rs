@@ -149,8 +149,11 @@ async fn ten_thousand_tasks_of_which_a_third_are_faulty_all_end_as_they_should()
 #[tokio::test]
 async fn six_hundred_tasks_that_open_a_fifo_hold_nobody_up() {
     let granted = tempfile::tempdir().unwrap();
-    let made = std::process::Command::new("mkfifo").arg(granted.path().join("fifo")).status();
-    assert!(made.unwrap().success());
+    // One for those that read and one for those that write, or they would free each other.
+    for name in ["read", "written"] {
+        let made = std::process::Command::new("mkfifo").arg(granted.path().join(name)).status();
+        assert!(made.unwrap().success());
+    }
     let file = granted.path().join("file");
     fs::write(&file, "content").unwrap();
     let host = TestHost::start();
@@ -174,15 +177,15 @@ async fn six_hundred_tasks_that_open_a_fifo_hold_nobody_up() {
         let second = Duration::from_secs(1);
         assert!(tokio::time::timeout(second, reads).await.is_ok(), "it took over a second");
     };
+    let tries =
+        |op: &str| format!(r#"{{"mode":"fs","tries":[{{"op":"{op}","path":"/g/written"}}]}}"#);
     let mut opening = Vec::new();
     for nth in 0..600 {
         let (component, input) = match nth % 4 {
-            0 => (&probe, arguments(&["open", "/g/fifo"])),
-            1 => (&faulty, r#"{"mode":"fifo","path":"/g/fifo"}"#.to_owned()),
-            2 => (&faulty, r#"{"mode":"fs","tries":[{"op":"write","path":"/g/fifo"}]}"#.to_owned()),
-            _ => {
-                (&faulty, r#"{"mode":"fs","tries":[{"op":"append","path":"/g/fifo"}]}"#.to_owned())
-            }
+            0 => (&probe, arguments(&["open", "/g/read"])),
+            1 => (&faulty, r#"{"mode":"fifo","path":"/g/read"}"#.to_owned()),
+            2 => (&faulty, tries("write")),
+            _ => (&faulty, tries("append")),
         };
         opening.push(host.try_task(component, &input, with()).await.unwrap());
     }
