@@ -158,3 +158,28 @@ async fn a_limit_that_no_engine_can_give_is_refused_by_name() {
     assert!(why.contains("memory limit of 8 GiB") && why.contains("4 GiB"), "{why}");
     assert!(host.registry().list(&Caller::Operator).is_empty());
 }
+
+/// What ended guests have touched is kept in their slots to a small part only: a
+/// host that has held many is not the heavier for it.
+#[tokio::test]
+async fn a_crowd_of_guests_leaves_little_behind() {
+    const TASKS: u64 = 100;
+    let instances = Some(u32::try_from(TASKS).unwrap());
+    let host = TestHost::with(Config { instances, ..Config::default() });
+    let probe = host.program("probe").await;
+    let before = held();
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(host.task(&probe, &arguments(&["hold", "4"])).await);
+    }
+    for task in &tasks {
+        task.until("held").await;
+    }
+    assert!(held() > before + TASKS * (4 << 20), "they hold what they say");
+    for task in tasks {
+        task.force("enough").await.unwrap();
+        task.end().await;
+    }
+    let left = held().saturating_sub(before);
+    assert!(left < TASKS * (512 << 10), "{} MiB are left", left >> 20);
+}

@@ -60,6 +60,8 @@ pub struct Capacity {
     pub bound: Bound,
     /// Mappings that guests may take together.
     pub(crate) mappings: u64,
+    /// Memory that guests may take together, in bytes.
+    pub(crate) guest_memory: u64,
     profile: Profile,
 }
 
@@ -118,7 +120,13 @@ impl Capacity {
             1,
             Bound::Instances,
         ));
-        Self { tasks: u32::try_from(tasks.max(1)).unwrap_or(u32::MAX), bound, mappings, profile }
+        Self {
+            tasks: u32::try_from(tasks.max(1)).unwrap_or(u32::MAX),
+            bound,
+            mappings,
+            guest_memory,
+            profile,
+        }
     }
 
     /// Returns the capacity, lowered to what a configuration asks for.

@@ -96,7 +96,7 @@ impl EngineConfig {
     /// Returns what wasmtime is set up with, so that a program can measure
     /// itself against wasmtime alone.
     pub fn settings(&self) -> wasmtime::Config {
-        settings(self.profile, Some(self.capacity().tasks))
+        settings(self.profile, Some(&self.capacity()))
     }
 }
 
@@ -159,7 +159,7 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Result<Self, EngineError> {
         let capacity = config.capacity();
         let fail = |source| EngineError::Engine { instances: capacity.tasks, source };
-        let settings = settings(config.profile, Some(capacity.tasks));
+        let settings = settings(config.profile, Some(&capacity));
         let wasmtime = wasmtime::Engine::new(&settings).map_err(fail)?;
         let linker = imports::linker(&wasmtime).map_err(fail)?;
         let inner = Arc::new(Inner {

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use wasmtime::{Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use crate::dense::Memories;
+use crate::{capacity::Capacity, dense::Memories};
 
 /// How many core instances, memories and tables one component may have. Real
 /// ones have a handful of each: their module, shims and adapters.
@@ -62,9 +62,9 @@ impl FromStr for Profile {
     }
 }
 
-/// Returns wasmtime's settings, with room for that many tasks. Without a number
+/// Returns wasmtime's settings, with room for that many tasks. Without a capacity
 /// they only compile, and reserve nothing.
-pub(crate) fn settings(profile: Profile, tasks: Option<u32>) -> wasmtime::Config {
+pub(crate) fn settings(profile: Profile, capacity: Option<&Capacity>) -> wasmtime::Config {
     let mut settings = wasmtime::Config::new();
     settings
         .wasm_component_model_async(true)
@@ -73,9 +73,9 @@ pub(crate) fn settings(profile: Profile, tasks: Option<u32>) -> wasmtime::Config
         .epoch_interruption(true)
         // A trap's own text is what people are shown; frames go to the log.
         .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(20));
-    match (profile, tasks) {
-        (Profile::Fast, Some(tasks)) => {
-            settings.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(tasks)));
+    match (profile, capacity) {
+        (Profile::Fast, Some(capacity)) => {
+            settings.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(capacity)));
         }
         (Profile::Fast, None) => {}
         (Profile::Dense, _) => {
@@ -96,9 +96,9 @@ pub(crate) fn settings(profile: Profile, tasks: Option<u32>) -> wasmtime::Config
 /// Reservations, not memory. A component of the usual shape has four core
 /// instances, a memory and two tables; the floors let one of the largest shape
 /// into a small pool.
-fn pool(tasks: u32) -> PoolingAllocationConfig {
+fn pool(capacity: &Capacity) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::new();
-    let stores = tasks.saturating_add(ASIDES);
+    let stores = capacity.tasks.saturating_add(ASIDES);
     let of = |each: u32, floor: u32| stores.saturating_mul(each).max(floor);
     pool.total_component_instances(stores)
         .total_core_instances(of(5, CORE_INSTANCES))
@@ -115,11 +115,25 @@ fn pool(tasks: u32) -> PoolingAllocationConfig {
         .table_elements(POOL_TABLE)
         // Keeping a small guest's pages beats unmapping them under the
         // process-wide lock at each teardown, by two to six times.
-        .linear_memory_keep_resident(2 << 20)
+        .linear_memory_keep_resident(kept(capacity))
         .table_keep_resident(64 << 10)
         // What an ended guest held is given back at once. Batches would keep it
         // resident, a quarter of a gigabyte for each, when nobody counts it any more.
         .decommit_batch_size(1)
         .pagemap_scan(Enabled::Auto);
     pool
+}
+
+/// Returns how much of the pages that a guest has touched its slot keeps, in bytes.
+/// All slots that were ever used may keep that much, and nobody counts it; so it is
+/// a sixteenth of the memory for guests at most, and what small guests touch.
+fn kept(capacity: &Capacity) -> usize {
+    let each = capacity.guest_memory / 16 / u64::from(capacity.tasks);
+    // Older kernels do not tell which pages were touched. There it is the first
+    // ones, which of most guests are a megabyte of stack.
+    let most = match PoolingAllocationConfig::is_pagemap_scan_available() {
+        true => 256 << 10,
+        false => 2 << 20,
+    };
+    usize::try_from(each).unwrap_or(most).clamp(32 << 10, most)
 }

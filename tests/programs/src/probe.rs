@@ -19,6 +19,7 @@
 //! cat                      copies stdin to stdout
 //! grow                     grows and touches memory until it is refused
 //! deep [print]             recurses without end, with a line at each level if asked to
+//! hold MIB                 touches so much memory, prints `held`, and sleeps
 //! spin                     computes for ever
 //! wait NS                  waits on a pollable for a duration, and prints `over`
 //! wait-until NS            waits on a pollable for an instant, and prints `over`
@@ -137,6 +138,13 @@ fn main() -> io::Result<()> {
         ["wait-until", ns] => {
             monotonic_clock::subscribe_instant(number(ns)).block();
             writeln!(out, "over")
+        }
+        ["hold", mib] => {
+            let held = vec![1_u8; usize::try_from(number(mib) << 20).unwrap_or(usize::MAX)];
+            writeln!(out, "held")?;
+            thread::sleep(Duration::from_secs(600));
+            drop(std::hint::black_box(held));
+            Ok(())
         }
         ["spin"] => loop {
             std::hint::black_box(0);
