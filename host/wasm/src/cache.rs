@@ -10,26 +10,26 @@
 //! so that a large file is not read to find out.
 
 use std::{
-    collections::hash_map::DefaultHasher,
+    collections::hash_map::{DefaultHasher, RandomState},
     fmt,
     fs::{self, File, Metadata},
-    hash::{Hash as _, Hasher as _},
+    hash::{BuildHasher as _, Hash as _, Hasher as _},
     io::{self, Read as _, Write as _},
     os::{
         fd::{AsRawFd as _, OwnedFd},
         unix::fs::{DirBuilderExt as _, MetadataExt as _},
     },
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, futimens, open,
-    openat, renameat, statat, unlinkat,
+use rustix::{
+    fs::{
+        AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, futimens,
+        open, openat, renameat, statat, unlinkat,
+    },
+    process::geteuid,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -81,6 +81,9 @@ impl fmt::Debug for ComponentDigest {
 }
 
 /// A file as it was at one time.
+///
+/// What writes to it through a shared mapping may leave its times as they were, as no
+/// other way to change a file does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     device: u64,
@@ -124,7 +127,7 @@ impl FileStamp {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// It cannot be made or opened.
-    #[error("the compile cache {} cannot be used: {source}", path.display())]
+    #[error("the compile cache {} cannot be used: {source}; name another folder with --cache", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -152,8 +155,6 @@ pub struct Cache {
     folder: OwnedFd,
     /// How much is kept, in bytes.
     limit: u64,
-    /// Makes the names of what is being written unique in this process.
-    writes: AtomicU64,
     /// Why something was not kept, the last time.
     trouble: Mutex<Option<String>>,
 }
@@ -175,20 +176,14 @@ impl Cache {
         };
         let about = fstat(&folder).map_err(|error| fail(error.into()))?;
         let distrust = |why: String| CacheError::NotTrusted { path: path.to_owned(), why };
-        if about.st_uid != rustix::process::geteuid().as_raw() {
+        if about.st_uid != geteuid().as_raw() {
             return Err(distrust(format!("it belongs to user {}", about.st_uid)));
         }
         if about.st_mode & 0o022 != 0 {
             let mode = about.st_mode & 0o7777;
             return Err(distrust(format!("others can write to it (mode {mode:04o})")));
         }
-        Ok(Self {
-            path: path.to_owned(),
-            folder,
-            limit,
-            writes: AtomicU64::new(0),
-            trouble: Mutex::default(),
-        })
+        Ok(Self { path: path.to_owned(), folder, limit, trouble: Mutex::default() })
     }
 
     /// Returns the folder.
@@ -272,14 +267,17 @@ impl Cache {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&self.folder, name, flags, Mode::empty()).ok()?);
         let about = file.metadata().ok()?;
-        (about.is_file() && about.len() <= limit).then_some(file)
+        // The folder may have been open to others at some time.
+        let is_own = about.uid() == geteuid().as_raw() && about.mode() & 0o022 == 0;
+        (about.is_file() && is_own && about.len() <= limit).then_some(file)
     }
 
     /// Writes a file as a whole: others see it when it is complete, or never.
     fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
-        let write = self.writes.fetch_add(1, Ordering::Relaxed);
-        let draft = format!("{}-{write}.{DRAFT}", std::process::id());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        // In containers that share the folder, processes have the same numbers. So
+        // the name is random, and a file that has it already is not written to.
+        let draft = format!("{:016x}.{DRAFT}", RandomState::new().hash_one(name));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let written =
             openat(&self.folder, &draft, flags, mode).map_err(io::Error::from).and_then(|file| {
@@ -316,7 +314,7 @@ impl Cache {
             .flatten()
             .filter_map(|entry| {
                 let name = entry.file_name().to_str().ok()?.to_owned();
-                if ![CODE, MEMO, DRAFT].iter().any(|end| name.ends_with(&format!(".{end}"))) {
+                if !is_own_name(&name) {
                     return None;
                 }
                 let about = statat(&self.folder, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -343,6 +341,20 @@ struct Kept {
     name: String,
     used: SystemTime,
     size: u64,
+}
+
+/// Tells whether a file has a name that only this cache gives.
+fn is_own_name(name: &str) -> bool {
+    let is_hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
+        lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let Some((stem, end)) = name.rsplit_once('.') else { return false };
+    match (end, stem.split_once('-')) {
+        (CODE, Some((component, engine))) => is_hex(component, 64..=64) && is_hex(engine, 16..=16),
+        (MEMO, Some((device, inode))) => is_hex(device, 1..=16) && is_hex(inode, 1..=16),
+        (DRAFT, None) => is_hex(stem, 16..=16),
+        _ => false,
+    }
 }
 
 fn memo_file(stamp: &FileStamp) -> String {
@@ -519,6 +531,22 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_others_could_have_written_is_a_miss() {
+        let fixture = fixture();
+        fixture.cache.keep(&key(b"a"), b"code");
+        let set = |mode| {
+            let entry = fixture.entry(&key(b"a"));
+            fs::set_permissions(entry, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for mode in [0o666, 0o620, 0o602] {
+            set(mode);
+            assert!(!fixture.has(&key(b"a")), "mode {mode:o}");
+        }
+        set(0o600);
+        assert!(fixture.has(&key(b"a")));
+    }
+
+    #[test]
     fn c30_what_cannot_be_written_is_told_and_leaves_nothing_behind() {
         let fixture = fixture();
         // A folder that was removed takes no files, from root neither.
@@ -535,7 +563,12 @@ mod tests {
         let cache = Cache::open(&path, 100 << 10).unwrap();
         let code = vec![7; 30 << 10];
         let keys = [key(b"1"), key(b"2"), key(b"3"), key(b"4")];
-        fs::write(path.join("README"), vec![0; 200 << 10]).unwrap();
+        let foreign = ["README", "chapter-1.draft", "videos.code", "a-b.memo", "cafe.draft"];
+        for name in foreign {
+            fs::write(path.join(name), vec![0; 200 << 10]).unwrap();
+            let old = SystemTime::now() - Duration::from_secs(100_000);
+            File::open(path.join(name)).unwrap().set_modified(old).unwrap();
+        }
         for (age, key) in [40, 30, 20].into_iter().zip(&keys) {
             cache.keep(key, &code);
             let then = SystemTime::now() - Duration::from_secs(age);
@@ -545,7 +578,10 @@ mod tests {
         cache.keep(&keys[3], &code);
         let has: Vec<bool> = keys.iter().map(|key| path.join(key.file()).exists()).collect();
         assert_eq!(has, [true, false, true, true]);
-        assert!(path.join("README").exists(), "the files of others stay");
+        // `a-b.memo` could be one of its own.
+        for name in foreign.iter().filter(|name| **name != "a-b.memo") {
+            assert!(path.join(name).exists(), "{name} is of somebody else");
+        }
         cache.keep(&key(b"5"), &vec![0; 101 << 10]);
         assert!(cache.trouble().unwrap().contains("larger than what is kept"));
     }
@@ -554,13 +590,13 @@ mod tests {
     fn what_was_left_half_written_goes_once_it_is_old() {
         let fixture = fixture();
         let draft = |name: &str, age: u64| {
-            let path = fixture.cache.path().join(format!("{name}.{DRAFT}"));
+            let path = fixture.cache.path().join(format!("{name:0>16}.{DRAFT}"));
             fs::write(&path, "half").unwrap();
             let then = SystemTime::now() - Duration::from_secs(age);
             File::open(&path).unwrap().set_modified(then).unwrap();
             path
         };
-        let (old, new) = (draft("1-1", 4_000), draft("2-1", 1));
+        let (old, new) = (draft("1", 4_000), draft("2", 1));
         fixture.cache.keep(&key(b"a"), b"code");
         assert!(!old.exists() && new.exists());
     }
