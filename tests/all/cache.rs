@@ -288,6 +288,34 @@ async fn compiling_is_bounded_and_holds_up_nobody_else() {
     assert!(why.contains("takes too much to compile: more than 10 s of CPU time"), "{why}");
 }
 
+/// A process that is killed takes its compiler with it.
+#[test]
+fn a_compiler_does_not_outlive_who_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let bomb = write(folder.path(), "bomb.wasm", &costly(3_000));
+    let process = Process::start([Path::new("check"), &bomb]);
+    let compiler = until(|| {
+        let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).ok()?;
+        let lists = tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")));
+        lists.flatten().find_map(|list| list.split(' ').next()?.parse::<u32>().ok())
+    });
+    process.signal("KILL");
+    process.wait();
+    until(|| (!Path::new(&format!("/proc/{compiler}/exe")).exists()).then_some(()));
+}
+
+/// Looks until there is something to see. The kernel tells of no such event.
+fn until<T>(look: impl Fn() -> Option<T>) -> T {
+    let since = std::time::Instant::now();
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(since.elapsed() < Duration::from_secs(9), "it does not come to pass");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[tokio::test]
 async fn a_compiler_that_fails_is_told_and_is_no_ones_end() {
     let fixture = Fixture::new();

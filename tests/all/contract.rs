@@ -4,7 +4,7 @@
 use std::fs;
 
 use backlot::registry::Status;
-use backlot_tests::{Process, TestHost};
+use backlot_tests::{Process, TestHost, With};
 
 /// A producer in the text format, which ends as soon as it is started. Tests write
 /// it with one thing changed.
@@ -82,6 +82,90 @@ async fn a_producer_in_the_text_format_runs() {
     let host = TestHost::start();
     let made = host.host.load_kind_file(&path).await.unwrap();
     assert_eq!(host.task(&made, "").await.end().await.status, Status::Completed);
+}
+
+/// Returns the producer with a schema of its input.
+fn with_schema(schema: &str) -> Vec<u8> {
+    // The descriptor is at 8: the schema is its third field, an option at 24.
+    let described = format!(
+        r#"\00\00\00\04\00\00\00\01\00\00\00\00\10\00\00{}")
+        (data (i32.const 4096) "{}")"#,
+        u32::try_from(schema.len()).unwrap().to_le_bytes().map(|it| format!("\\{it:02x}")).concat(),
+        schema.replace('\\', "\\\\").replace('"', "\\\""),
+    );
+    let text = PRODUCER
+        .replace(r#"\00\00\00\04\00\00\00")"#, &described)
+        .replace("(memory (export \"memory\") 1)", "(memory (export \"memory\") 2)")
+        .replace("(i32.const 1024)", "(i32.const 100000)");
+    wat::parse_str(text).unwrap()
+}
+
+/// A schema whose references double at each of so many levels.
+fn doubling(levels: usize, last: &str, around: &str) -> String {
+    let defs: Vec<String> = (0..levels)
+        .map(|n| {
+            let next = format!(r##"{{"\u0024ref":"#/$defs/a{}"}}"##, n + 1);
+            format!(r#""a{n}":{{"allOf":[{next},{next}]}}"#)
+        })
+        .collect();
+    format!(
+        r##"{{{around}"$ref":"#/$defs/a0","$defs":{{{},"a{levels}":{last}}}}}"##,
+        defs.join(",")
+    )
+}
+
+/// A schema is a guest's own words as well: whatever reading it or checking an input
+/// with it would take, the host takes none of it.
+#[tokio::test]
+async fn a_schema_that_takes_for_ever_or_too_much_harms_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made.wasm");
+    let host = TestHost::start();
+    let load = async |schema: &str| {
+        fs::write(&path, with_schema(schema)).unwrap();
+        host.host.load_file(&path).await
+    };
+    let patterns: Vec<String> = (0..900)
+        .map(|nth| format!(r#"{{"patternProperties":{{"{nth}(\\pL{{9}}|\\PL{{9}})":true}}}}"#))
+        .collect();
+    let chain: Vec<String> =
+        (0..300).map(|nth| format!(r##""a{nth}":{{"$ref":"#/$defs/a{}"}}"##, nth + 1)).collect();
+    let chain = format!(
+        r##"{{"$ref":"#/$defs/a0","$defs":{{{},"a300":{{"items":{{"$ref":"#/$defs/a0"}}}}}}}}"##,
+        chain.join(",")
+    );
+    for endless in [
+        doubling(40, "{}", r#""unevaluatedProperties":false,"#),
+        format!(r#"{{"allOf":[{}]}}"#, patterns.join(",")),
+    ] {
+        // Refused, or read within its bounds; never longer than them.
+        let since = std::time::Instant::now();
+        let loaded = load(&endless).await.map(drop).map_err(|error| error.to_string());
+        assert!(loaded.as_ref().is_err_and(|why| why.contains("input-schema")), "{loaded:?}");
+        assert!(since.elapsed() < std::time::Duration::from_secs(20));
+    }
+    let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
+    for (costly, input) in [(doubling(60, r#"{"type":"string"}"#, ""), r#""x""#), (chain, &*deep)] {
+        let made = load(&costly).await.unwrap();
+        let refused = host.try_task(&made, input, With::default()).await.map(|task| task.id);
+        // Some are only slow, and what is slow within its bounds is right.
+        if let Err(why) = refused {
+            let why = why.to_string();
+            assert!(why.contains("unavailable: its input-schema"), "{why}");
+        }
+    }
+    // A plain one is checked at once, and so is one with references.
+    for schema in [
+        r#"{"type":"object","properties":{"n":{"type":"integer"}}}"#,
+        r##"{"properties":{"n":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}}}"##,
+    ] {
+        let made = load(schema).await.unwrap();
+        assert_eq!(host.task(&made, r#"{"n":1}"#).await.end().await.status, Status::Completed);
+        let refused = host.try_task(&made, r#"{"n":"x"}"#, With::default()).await;
+        let Err(why) = refused.map(|task| task.id) else { panic!("it was started") };
+        assert!(why.to_string().contains("invalid input: at /n"), "{why}");
+    }
+    assert_eq!(host.host.engine().instances(), 0);
 }
 
 /// C32: what differs is told when the component is loaded, not when it is started.

@@ -120,6 +120,11 @@ impl Process {
         process.wait()
     }
 
+    /// Returns its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the next line of stdout.
     ///
     /// # Panics

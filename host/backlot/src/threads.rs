@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     fs, io,
+    num::NonZero,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -41,9 +42,8 @@ impl Threads {
             .thread_name("backlot-guests")
             .on_thread_start(move || started.add(gettid().as_raw_pid()))
             .on_thread_stop(move || stopped.remove(gettid().as_raw_pid()));
-        if let Some(count) = count {
-            runtime.worker_threads(count);
-        }
+        // Said in any case, or tokio's own variable would say it, or what is no number.
+        runtime.worker_threads(count.unwrap_or_else(cores));
         let runtime = runtime.build()?;
         runtime.spawn(look(Arc::clone(&calls)));
         Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime), calls })
@@ -79,6 +79,10 @@ impl Drop for Threads {
             runtime.shutdown_background();
         }
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Looks now and then, and logs a number that has grown.

@@ -129,6 +129,17 @@ impl Capacity {
         }
     }
 
+    /// Returns the capacity for one task, on whatever machine.
+    pub(crate) fn of_one() -> Self {
+        Self {
+            tasks: 1,
+            bound: Bound::Instances,
+            mappings: mappings_of(Profile::Fast, MEMORIES),
+            guest_memory: 1 << 30,
+            profile: Profile::Fast,
+        }
+    }
+
     /// Returns the capacity, lowered to what a configuration asks for.
     pub(crate) fn at_most(self, instances: u32) -> Self {
         match instances < self.tasks {

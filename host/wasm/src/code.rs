@@ -10,6 +10,7 @@ use crate::{
     cache::{ComponentDigest, FileStamp, Key, path_of},
     compile::CompileError,
     engine::Engine,
+    process::given_up,
 };
 
 /// A component's code, and the digest of what it was compiled from.
@@ -54,13 +55,17 @@ pub(crate) async fn of(
     // The semaphore is never closed; without a turn it is only one more.
     let turn = engine.compile_turn().await;
     let home = engine.clone();
+    // Whoever no longer waits for the code has given it up.
+    let (_give_up, events) = given_up();
     let compile = move || {
         let _turn = turn;
         // Whoever had the turn before may have compiled the same.
         if let Some(component) = kept(&home, &key) {
             return Ok(component);
         }
-        let code = home.compiler().compile(home.wasmtime(), home.profile(), &bytes)?;
+        let memory = home.compiler_memory();
+        let code =
+            home.compiler().compile(home.wasmtime(), home.profile(), &bytes, memory, &events)?;
         if let Some(cache) = home.cache() {
             cache.keep(&key, &code);
         }
@@ -79,7 +84,10 @@ fn kept(engine: &Engine, key: &Key) -> Option<Component> {
         Ok(component) => Some(component),
         Err(error) => {
             tracing::debug!(?error, "an entry of the compile cache is of no use");
-            cache.forget(key);
+            // Unless it is this process that cannot reach what it has open.
+            if path_of(&file).exists() {
+                cache.forget(key);
+            }
             None
         }
     }

@@ -5,8 +5,6 @@
 use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
 use backlot_registry::{Form, Generation, InvalidKind, Kind, Refusal};
-use jsonschema::Validator;
-use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 use wasmtime::component::{ComponentExportIndex, InstancePre, types::ComponentItem};
 
@@ -24,16 +22,13 @@ use crate::{
     grant::OpenGrant,
     limits::Limits,
     profile::MEMORIES,
+    schema::Schema,
     store::{Guest, Recipe, Stdio},
     text, trap,
 };
 
 /// How long `describe` may take. It is pure, so a second is generous.
 const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
-/// How large a schema may be: one that people read is a few kilobytes.
-const SCHEMA_BYTES: usize = 64 << 10;
-/// How long an input may be checked against a schema with references.
-const CHECK_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A component that is ready to run. Clones are handles to one compiled code.
 #[derive(Clone)]
@@ -246,7 +241,14 @@ impl Component {
                 "`stdout-is-output`, although the component exports `{OUTPUT}`; keep one of them"
             )));
         }
-        let schema = descriptor.input_schema.as_deref().map(Schema::of).transpose()?;
+        let schema = match &descriptor.input_schema {
+            Some(schema) => {
+                Some(Schema::of(schema, engine.compiler()).await.map_err(|why| {
+                    LoadError::Descriptor(format!("an invalid input-schema: {why}"))
+                })?)
+            }
+            None => None,
+        };
         let description = Description {
             contract: Some(CONTRACT_VERSION),
             summary: text::line(&descriptor.summary),
@@ -296,76 +298,11 @@ impl Loaded {
 
     /// Checks an input against the schema.
     pub(crate) async fn check_input(&self, input: &str) -> Result<(), Refusal> {
-        let Some(schema) = &self.schema else { return Ok(()) };
-        let value = serde_json::from_str(input)
-            .map_err(|error| Refusal::InvalidInput(format!("{} takes JSON: {error}", self.kind)))?;
-        schema.check(value).await
-    }
-}
-
-/// The schema of a kind's input.
-struct Schema {
-    validator: Arc<Validator>,
-    /// References can make a small schema take for ever.
-    has_references: bool,
-    /// Turns at what may take for ever, so that one kind does not take the
-    /// threads of all.
-    turns: Arc<Semaphore>,
-}
-
-impl Schema {
-    /// Reads a schema of a component. Nothing outside of it is ever fetched, and
-    /// its patterns are matched in linear time.
-    fn of(text: &str) -> Result<Self, LoadError> {
-        let fail = |why: &str| {
-            LoadError::Descriptor(format!("an invalid input-schema: {}", text::line(why)))
-        };
-        if text.len() > SCHEMA_BYTES {
-            return Err(fail(&format!("it has more than {SCHEMA_BYTES} bytes")));
+        match &self.schema {
+            Some(schema) => schema.check(input).await,
+            None => Ok(()),
         }
-        let schema = serde_json::from_str(text).map_err(|error| fail(&error.to_string()))?;
-        let validator = jsonschema::options()
-            .with_draft(jsonschema::Draft::Draft202012)
-            .with_pattern_options(jsonschema::PatternOptions::regex())
-            .build(&schema)
-            .map_err(|error| fail(&error.to_string()))?;
-        Ok(Self {
-            validator: Arc::new(validator),
-            has_references: text.contains("Ref\"") || text.contains("$ref"),
-            turns: Arc::new(Semaphore::new(2)),
-        })
     }
-
-    async fn check(&self, value: serde_json::Value) -> Result<(), Refusal> {
-        if !self.has_references {
-            return verdict(&self.validator, &value);
-        }
-        let late = || {
-            Refusal::Unavailable("its input-schema takes too long to check this input".to_owned())
-        };
-        let check = async {
-            let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| late())?;
-            let validator = Arc::clone(&self.validator);
-            // The turn goes with the work, which cannot be interrupted.
-            let work = move || {
-                let _turn = turn;
-                verdict(&validator, &value)
-            };
-            tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(late()))
-        };
-        tokio::time::timeout(CHECK_DEADLINE, check).await.unwrap_or_else(|_| Err(late()))
-    }
-}
-
-/// Says what is wrong with a value, without repeating it: it may hold secrets.
-fn verdict(validator: &Validator, value: &serde_json::Value) -> Result<(), Refusal> {
-    validator.validate(value).map_err(|error| {
-        let why = error.masked().to_string();
-        Refusal::InvalidInput(match error.instance_path().as_str() {
-            "" => text::line(&why),
-            place => text::line(&format!("at {place}: {why}")),
-        })
-    })
 }
 
 /// What can be seen of a component without running it.
@@ -549,53 +486,4 @@ async fn describe(
 
 fn invalid_kind(error: InvalidKind) -> LoadError {
     LoadError::Descriptor(format!("an invalid kind: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn schema(text: &str) -> Result<Schema, String> {
-        Schema::of(text).map_err(|error| error.to_string())
-    }
-
-    #[tokio::test]
-    async fn what_is_wrong_with_an_input_is_said_without_repeating_it() {
-        let schema = schema(r#"{"properties":{"n":{"type":"integer"}}}"#).unwrap();
-        let value = serde_json::json!({"n": "hunter2"});
-        let Err(refusal) = schema.check(value).await else { panic!("it was taken") };
-        let said = refusal.to_string();
-        assert!(said.contains("at /n: ") && !said.contains("hunter2"), "{said}");
-    }
-
-    #[test]
-    fn a_schema_that_takes_for_ever_is_given_up() {
-        let levels: Vec<String> = (0..60)
-            .map(|n| {
-                let next = format!(r##"{{"$ref":"#/$defs/a{}"}}"##, n + 1);
-                format!(r#""a{n}":{{"allOf":[{next},{next}]}}"#)
-            })
-            .collect();
-        let text = format!(
-            r##"{{"$ref":"#/$defs/a0","$defs":{{{},"a60":{{"type":"string"}}}}}}"##,
-            levels.join(",")
-        );
-        let schema = schema(&text).unwrap();
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let checked = runtime.block_on(schema.check(serde_json::json!("x")));
-        // What cannot be interrupted must not hold up the end of the test either.
-        runtime.shutdown_background();
-        assert!(matches!(checked, Err(Refusal::Unavailable(_))), "{checked:?}");
-    }
-
-    #[test]
-    fn schemas_are_bounded_and_read_nothing_from_outside() {
-        let huge = format!(r#"{{"description":"{}"}}"#, "x".repeat(SCHEMA_BYTES));
-        assert!(schema(&huge).err().unwrap().contains("65536 bytes"));
-        for outside in ["file:///etc/passwd", "http://127.0.0.1:1/schema"] {
-            assert!(schema(&format!(r#"{{"$ref":"{outside}"}}"#)).is_err(), "{outside} was read");
-        }
-        assert!(schema("{").is_err());
-        assert!(schema(r#"{"type":"nonsense"}"#).is_err());
-    }
 }

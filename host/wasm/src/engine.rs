@@ -23,10 +23,11 @@ use wasmtime::component::Linker;
 use crate::{
     cache::Cache,
     capacity::{Capacity, Machine},
-    compile::Compiler,
+    compile::CompileError,
     imports,
     limits::Exceeded,
     memory::GuestMemory,
+    process::{Compiler, given_up},
     profile::{ASIDES, Profile, settings},
     store::Guest,
 };
@@ -130,6 +131,7 @@ struct Inner {
     profile: Profile,
     capacity: Capacity,
     compiler: Compiler,
+    compiler_memory: u64,
     cache: Option<Cache>,
     /// Turns at compiling.
     compile_turns: Arc<Semaphore>,
@@ -170,6 +172,7 @@ impl Engine {
             profile: config.profile,
             capacity,
             compiler: config.compiler,
+            compiler_memory: config.machine.group.unwrap_or(config.machine.installed) / 2,
             cache: config.cache,
             compile_turns: Arc::new(Semaphore::new(COMPILES)),
             tasks: AtomicUsize::new(0),
@@ -217,6 +220,12 @@ impl Engine {
         self.0.cache.as_ref()
     }
 
+    /// Returns what a compiler may take of the machine, in bytes: half of what there
+    /// is for this process, so that it can also run what is compiled.
+    pub(crate) fn compiler_memory(&self) -> u64 {
+        self.0.compiler_memory
+    }
+
     pub(crate) fn compiler(&self) -> &Compiler {
         &self.0.compiler
     }
@@ -224,6 +233,19 @@ impl Engine {
     /// Waits for a turn at compiling.
     pub(crate) async fn compile_turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.compile_turns).acquire_owned().await.ok()
+    }
+
+    /// Compiles the least component there is, to see whether that works on this
+    /// machine. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// When it does not.
+    pub fn try_compiler(&self) -> Result<(), CompileError> {
+        const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+        let (_give_up, events) = given_up();
+        let memory = self.compiler_memory();
+        self.compiler().compile(self.wasmtime(), self.profile(), EMPTY, memory, &events).map(drop)
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {

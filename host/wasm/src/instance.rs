@@ -23,7 +23,7 @@ use crate::{
     driver::{HangUp, Metered, drive},
     engine::Polled,
     grant::OpenGrant,
-    limits::{Bytes, Exceeded, Limits},
+    limits::{self, Bytes, Exceeded, Limits},
     link::{Call, Link},
     store::{Guest, Recipe, Stdio},
     text, trap,
@@ -168,11 +168,19 @@ fn refusal(component: &Loaded, error: &wasmtime::Error, guest: &Guest, call: Cal
             // wasmtime tells it in pages, which nobody but wasmtime thinks in.
             let need = component.pre.component().resources_required();
             let pages = need.and_then(|need| need.max_initial_memory_size).unwrap_or_default();
-            Refusal::NotGranted(format!(
-                "cannot be instantiated: it begins with {} of memory: {why}; raise the limit \
-                 (--memory)",
-                Bytes(pages << 16)
-            ))
+            let bytes = pages.saturating_mul(1 << 16);
+            Refusal::NotGranted(match bytes <= limits::MEMORY {
+                true => format!(
+                    "cannot be instantiated: a memory of it begins with {}: {why}; raise the \
+                     limit (--memory)",
+                    Bytes(bytes)
+                ),
+                false => format!(
+                    "cannot be instantiated: a memory of it begins with {}, and a task can have {}",
+                    Bytes(bytes),
+                    Bytes(limits::MEMORY)
+                ),
+            })
         }
         (_, Some(Exceeded::Tables(_))) => {
             Refusal::NotGranted(format!("cannot be instantiated: {why}"))

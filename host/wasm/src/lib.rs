@@ -28,7 +28,9 @@ mod limits;
 mod link;
 mod memory;
 mod policy;
+mod process;
 mod profile;
+mod schema;
 mod signal;
 mod store;
 mod text;
@@ -40,12 +42,13 @@ pub use self::{
     capacity::{Bound, Capacity, Machine, address_space},
     check::{ComponentForm, NotRunnable},
     command::CommandInput,
-    compile::{CompileError, Compiler, compile_if_asked},
+    compile::CompileError,
     component::{Component, Description, LoadError},
     engine::{Engine, EngineConfig, EngineError},
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
     limits::Limits,
     policy::{Access, DirGrant, EnvGrant, Grant, GrantError, NetGrant},
+    process::{Compiler, compile_if_asked},
     profile::{InvalidProfile, Profile},
 };

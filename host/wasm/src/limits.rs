@@ -22,7 +22,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 /// What a 32-bit memory can address, which is a slot of the pool.
-const MEMORY: u64 = 4 << 30;
+pub(crate) const MEMORY: u64 = 4 << 30;
 
 /// What one task may use. Every limit is enforced; the defaults suit work of
 /// unknown origin.

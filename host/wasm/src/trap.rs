@@ -6,6 +6,7 @@ use crate::{
     bindings::{LIFECYCLE, OUTPUT},
     limits::Exceeded,
     link::Call,
+    text,
 };
 
 /// Returns the exit code, if the error is a guest that has exited.
@@ -49,8 +50,8 @@ pub(crate) fn because(error: &wasmtime::Error, exceeded: Option<Exceeded>) -> St
 pub(crate) fn line(error: &wasmtime::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let text = cause.to_string();
-        let first = text.lines().next().unwrap_or_default().trim().to_owned();
+        let cause = cause.to_string();
+        let first = text::line(cause.lines().next().unwrap_or_default());
         let is_frame = first.starts_with("error while executing at wasm backtrace");
         if !first.is_empty() && !is_frame && !parts.contains(&first) {
             parts.push(first);
@@ -86,7 +87,10 @@ pub(crate) fn frames(error: &wasmtime::Error) -> Option<String> {
         .frames()
         .iter()
         .enumerate()
-        .map(|(depth, frame)| format!("  {depth:>2}: {}", frame.func_name().unwrap_or("?")))
+        // The names are the guest's own.
+        .map(|(depth, frame)| {
+            format!("  {depth:>2}: {}", text::line(frame.func_name().unwrap_or("?")))
+        })
         .collect();
     (!frames.is_empty()).then(|| frames.join("\n"))
 }

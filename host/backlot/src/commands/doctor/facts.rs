@@ -111,6 +111,9 @@ impl Facts {
         let machine = Machine::look();
         let guests = config.guest_memory.unwrap_or_else(|| machine.guest_memory());
         let fast = Capacity::of(Profile::Fast, &machine, guests);
+        // First, as a host sees to it that a write past the file-size limit is an
+        // error of that write.
+        let small = Engine::start(config.clone(), run::INSTANCES);
         Self {
             mappings: machine.mappings,
             fast,
@@ -123,7 +126,7 @@ impl Facts {
             plugins: Folder { path: config.plugins.clone(), found: count(&config.plugins) },
             inotify: inotify(),
             toolchain: toolchain().await,
-            small: Engine::start(config.clone(), run::INSTANCES),
+            small,
             large: Engine::start(config.clone(), fast.tasks),
         }
     }
@@ -140,8 +143,10 @@ impl Engine {
             return Self { instances, started };
         }
         let config = Config { instances: Some(instances), profile: Profile::Fast, ..config };
-        let started = Host::start(config).map(drop).map_err(|error| render::chain(&error));
-        Self { instances, started }
+        let started = Host::start(config).map_err(|error| render::chain(&error));
+        let compiles =
+            |host: Host| host.engine().try_compiler().map_err(|error| render::chain(&error));
+        Self { instances, started: started.and_then(compiles) }
     }
 }
 

@@ -116,9 +116,9 @@ fn address_space(limit: Rlimit, fast: &Capacity, small: u32) -> Finding {
     let finding = About("address space");
     let value = limits(limit, size);
     let fix = match limit.maximum {
-        None => "`ulimit -v unlimited`".to_owned(),
+        None => "`ulimit -v unlimited`, or the profile `dense`".to_owned(),
         Some(_) => "lift the hard limit where it is set (`ulimit -v`, LimitAS= of a unit, \
-                    limits.conf), then `ulimit -v unlimited`"
+                    limits.conf), then `ulimit -v unlimited`, or take the profile `dense`"
             .to_owned(),
     };
     let reserves = |tasks| backlot_wasm::address_space(Profile::Fast, tasks);
@@ -186,7 +186,7 @@ fn cache(folder: Option<&Folder<u64, String>>) -> Finding {
         Some((path, Ok(free))) => finding.ok(format!("{path}, {} free", size(*free))),
         Some((_, Err(why))) => finding.warn(
             format!("{why}; components are compiled each time"),
-            format!("mend what is wrong with it, or {elsewhere}"),
+            format!("remove it, or {elsewhere}"),
         ),
     }
 }
@@ -402,11 +402,15 @@ mod tests {
         assert_eq!(
             said(|facts| facts.address_space = limit(4_096_000_000, None)),
             "fail address space: 3.8 GiB, at most unlimited; an engine for 16 tasks needs 114.9 GiB \
-             → `ulimit -v unlimited`"
+             → `ulimit -v unlimited`, or the profile `dense`"
         );
         let hard = said(|facts| facts.address_space = limit(95 * GIB, 95 * GIB));
         assert!(hard.starts_with("fail address space: 95.0 GiB; "), "{hard}");
-        assert!(hard.contains("hard limit") && hard.ends_with("`ulimit -v unlimited`"), "{hard}");
+        assert!(
+            hard.contains("hard limit")
+                && hard.contains("`ulimit -v unlimited`, or take the profile `dense`"),
+            "{hard}"
+        );
         let some = said(|facts| {
             facts.address_space = limit(120 * GIB, 120 * GIB);
             facts.fast = capacity(Profile::Fast, |it| it.address_space = Some(120 * GIB));
