@@ -2,7 +2,8 @@
 //! as many as a host takes, in both profiles.
 //!
 //! How many 20 GiB hold is only measured where mappings allow it: raise
-//! `vm.max_map_count` to 4,000,000 before.
+//! `vm.max_map_count` to 4,000,000 before, on a machine with 24 GiB that does
+//! nothing else.
 //!
 //! Each configuration is measured in a process of its own, since memory that was
 //! in use once is not the same afterwards.

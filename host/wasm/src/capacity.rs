@@ -20,8 +20,9 @@ const MAPPINGS_LEFT: u64 = 1_024;
 /// What one live task takes of memory when it does nothing, in bytes: its pages
 /// that were touched, its stack and what the host keeps about it. Measured: 67 KiB.
 const TASK_MEMORY: u64 = 68 << 10;
-/// Most tasks have no file open; this many share one descriptor.
-const TASKS_FOR_A_FILE: u64 = 2;
+/// A task has a descriptor only while it has a file or a connection open, or much
+/// output; and what finds none is told so. So this many share one.
+const TASKS_FOR_A_FILE: u64 = 16;
 /// The address space that a slot of the pool takes: what 32 bits can address,
 /// and a guard.
 const SLOT: u64 = (4 << 30) + (32 << 20);
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn what_was_lowered_on_purpose_is_the_bound() {
         let files = capacity(Profile::Fast, |machine| machine.open_files = Some(256));
-        assert_eq!((files.tasks, files.bound), (256, Bound::OpenFiles(256)));
+        assert_eq!((files.tasks, files.bound), (2_048, Bound::OpenFiles(256)));
         let space = capacity(Profile::Fast, |machine| machine.address_space = Some(100 * GIB));
         assert_eq!((space.tasks, space.bound), (12, Bound::AddressSpace(100 * GIB)));
         let group = capacity(Profile::Dense, |machine| machine.group = Some(GIB));
