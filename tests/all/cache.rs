@@ -7,7 +7,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use backlot::{Config, Host, registry::Status, wasm::Compiler};
+use backlot::{
+    Config, Host,
+    registry::Status,
+    wasm::{Compiler, Component, FileStamp},
+};
 use backlot_tests::{Process, TestHost, backlot, kind};
 use tempfile::TempDir;
 
@@ -92,6 +96,25 @@ async fn what_was_compiled_once_is_found_by_the_next_host() {
     assert_eq!(fixture.load().await, "ticker");
     assert_eq!(fixture.compiled(), 2);
     assert_eq!(fixture.entries().len(), 2);
+}
+
+/// A file that has settled is not even read: its code is found by what the file was.
+#[tokio::test]
+async fn a_file_that_has_not_changed_is_recalled_without_being_read() {
+    let fixture = Fixture::new();
+    let host = Host::start(fixture.config()).unwrap();
+    // It was built before the tests were, and so has settled.
+    let path = kind("checksum");
+    let stamp = FileStamp::from(&fs::metadata(&path).unwrap());
+    let recall = async || Component::recall(host.engine(), "checksum", stamp, 1).await;
+    assert!(recall().await.is_none(), "it was never loaded");
+    let loaded = host.load_file(&path).await.unwrap();
+    let recalled = recall().await.unwrap().unwrap();
+    assert_eq!(recalled.description(), loaded.description());
+    assert_eq!(fixture.compiled(), 1);
+    // A memo of what is no longer kept leads nowhere.
+    fs::remove_file(&fixture.entries()[0]).unwrap();
+    assert!(recall().await.is_none());
 }
 
 #[tokio::test]

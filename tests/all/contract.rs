@@ -4,7 +4,7 @@
 use std::fs;
 
 use backlot::registry::Status;
-use backlot_tests::{Process, TestHost, With};
+use backlot_tests::{Memory, Process, TestHost, With};
 
 /// A producer in the text format, which ends as soon as it is started. Tests write
 /// it with one thing changed.
@@ -138,22 +138,38 @@ async fn a_schema_that_takes_for_ever_or_too_much_harms_nobody() {
         doubling(40, "{}", r#""unevaluatedProperties":false,"#),
         format!(r#"{{"allOf":[{}]}}"#, patterns.join(",")),
     ] {
-        // Refused, or read within its bounds; never longer than them.
         let since = std::time::Instant::now();
         let loaded = load(&endless).await.map(drop).map_err(|error| error.to_string());
         assert!(loaded.as_ref().is_err_and(|why| why.contains("input-schema")), "{loaded:?}");
         assert!(since.elapsed() < std::time::Duration::from_secs(20));
     }
     let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
-    for (costly, input) in [(doubling(60, r#"{"type":"string"}"#, ""), r#""x""#), (chain, &*deep)] {
+    // The words for all that is wrong would be gigabytes.
+    let wordy = r#"{"anyOf":[{"additionalProperties":{"items":{"type":"string"}}}]}"#.to_owned();
+    let wrong = format!("{{\"{}\":[{}0]}}", "k".repeat(60_000), "0,".repeat(30_000));
+    let patterns: Vec<String> = (0..16)
+        .map(|n| format!(r#"{{"not":{{"pattern":"[ab]*b[ab]{{{}}}[c-z]"}}}}"#, n + 900))
+        .collect();
+    let patterns = format!(r#"{{"allOf":[{}]}}"#, patterns.join(","));
+    let long = format!("\"{}\"", "ab".repeat(100_000));
+    let memory = Memory::from_now();
+    for (costly, input, says) in [
+        (doubling(60, r#"{"type":"string"}"#, ""), r#""x""#, "unavailable: its input-schema"),
+        (chain, &*deep, ""),
+        (wordy, &*wrong, "invalid input: it does not match its input-schema"),
+        (patterns, &*long, ""),
+    ] {
         let made = load(&costly).await.unwrap();
+        let since = std::time::Instant::now();
         let refused = host.try_task(&made, input, With::default()).await.map(|task| task.id);
-        // Some are only slow, and what is slow within its bounds is right.
-        if let Err(why) = refused {
-            let why = why.to_string();
-            assert!(why.contains("unavailable: its input-schema"), "{why}");
+        match refused {
+            // It is slow, and within its bounds.
+            Ok(_) => assert_eq!(says, ""),
+            Err(why) => assert!(why.to_string().contains(says), "{why}"),
         }
+        assert!(since.elapsed() < std::time::Duration::from_secs(10));
     }
+    assert!(memory.growth() < 128 << 20, "{} bytes", memory.growth());
     // A plain one is checked at once, and so is one with references.
     for schema in [
         r#"{"type":"object","properties":{"n":{"type":"integer"}}}"#,

@@ -71,11 +71,13 @@ impl Control for Stop {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Before anything else: components are compiled by processes of this program.
     backlot::wasm::compile_if_asked();
+    tokio::runtime::Runtime::new()?.block_on(embed())
+}
 
+async fn embed() -> Result<(), Box<dyn std::error::Error>> {
     let host = Host::start(Config::default())?;
     let registry = host.registry();
     // While a surface is attached there is somebody who can see and stop tasks.

@@ -34,8 +34,8 @@
 //!
 //! A component of a few kilobytes can keep a compiler busy for minutes. A program
 //! that calls [`wasm::compile_if_asked`] before anything else in its `main` has
-//! components compiled by processes of its own, under limits; without it they are
-//! compiled in this process, and nothing bounds what that takes.
+//! components compiled, and costly schemas checked, by processes of its own, under
+//! limits; without it that is done in this process, and nothing bounds what it takes.
 //!
 //! What a task may reach is its [`wasm::Grant`], which is empty by default, and what it
 //! may use are its [`wasm::Limits`]. How many tasks fit is computed when the host

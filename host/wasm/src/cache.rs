@@ -37,6 +37,10 @@ use sha2::{Digest as _, Sha256};
 /// digest of the component, the key of the engine and the checksum of all before.
 const TRAILER: usize = MARK.len() + 32 + 8 + 32;
 const MARK: &[u8; 8] = b"BACKLOT\x01";
+/// How the names of files end.
+const CODE: &str = "code";
+const MEMO: &str = "memo";
+const DRAFT: &str = "draft";
 /// The largest entry that is looked at, in bytes.
 const ENTRY_BYTES: u64 = 2 << 30;
 /// How large a memo may be, in bytes: a few numbers and a digest.
@@ -331,10 +335,6 @@ impl Cache {
             .collect()
     }
 }
-
-const CODE: &str = "code";
-const MEMO: &str = "memo";
-const DRAFT: &str = "draft";
 
 /// A file of the cache.
 struct Kept {

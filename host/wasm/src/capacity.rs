@@ -15,8 +15,10 @@ use crate::{
 
 /// Linux's own default of `vm.max_map_count`, where it cannot be read.
 const MAPPINGS: u64 = 65_530;
-/// Mappings that are left to the program itself: its code, threads and heap.
-const MAPPINGS_LEFT: u64 = 1_024;
+/// Mappings that are left to the program itself: four for each thread, of which the
+/// pools for blocking calls of two runtimes have 1,024, and its code and heap. Of few
+/// it is half.
+const MAPPINGS_LEFT: u64 = 4_500;
 /// What one live task takes of memory when it does nothing, in bytes: its pages
 /// that were touched, its stack and what the host keeps about it. Measured: 67 KiB.
 const TASK_MEMORY: u64 = 68 << 10;
@@ -93,10 +95,15 @@ impl Machine {
         }
     }
 
+    /// Returns what this process may use of the memory, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.group.unwrap_or(u64::MAX).min(self.installed)
+    }
+
     /// Returns what guests may take of the memory by default, in bytes: three
     /// quarters, as the host and others on the machine need some as well.
     pub fn guest_memory(&self) -> u64 {
-        self.group.unwrap_or(u64::MAX).min(self.installed) / 4 * 3
+        self.memory() / 4 * 3
     }
 }
 
@@ -104,7 +111,7 @@ impl Capacity {
     /// Returns how many live tasks fit, where guests may take that much memory.
     pub fn of(profile: Profile, machine: &Machine, guest_memory: u64) -> Self {
         let limit = machine.mappings.unwrap_or(MAPPINGS);
-        let mappings = limit.saturating_sub(MAPPINGS_LEFT);
+        let mappings = limit - MAPPINGS_LEFT.min(limit / 2);
         let space = machine.address_space.map_or(SPACE, |limit| limit.min(SPACE));
         let mut bounds = vec![
             (mappings / mappings_of(profile, 1), Bound::Mappings(limit)),
@@ -143,6 +150,7 @@ impl Capacity {
 
     /// Returns the capacity, lowered to what a configuration asks for.
     pub(crate) fn at_most(self, instances: u32) -> Self {
+        let instances = instances.max(1);
         match instances < self.tasks {
             true => Self { tasks: instances, bound: Bound::Instances, ..self },
             false => self,
@@ -192,7 +200,9 @@ pub fn address_space(profile: Profile, tasks: u32) -> u64 {
         Profile::Fast => MEMORIES + ASIDES,
         Profile::Dense => ASIDES,
     };
-    (u64::from(tasks) + u64::from(aside)) * space_of(profile) + SPACE_LEFT
+    (u64::from(tasks) + u64::from(aside))
+        .saturating_mul(space_of(profile))
+        .saturating_add(SPACE_LEFT)
 }
 
 fn space_of(profile: Profile) -> u64 {
@@ -278,9 +288,9 @@ mod tests {
     #[test]
     fn mappings_bound_a_usual_machine_and_the_dense_profile_takes_fewer() {
         let fast = capacity(Profile::Fast, |_| {});
-        assert_eq!((fast.tasks, fast.bound), (9_215, Bound::Mappings(65_530)));
+        assert_eq!((fast.tasks, fast.bound), (8_718, Bound::Mappings(65_530)));
         let dense = capacity(Profile::Dense, |_| {});
-        assert_eq!((dense.tasks, dense.bound), (21_502, Bound::Mappings(65_530)));
+        assert_eq!((dense.tasks, dense.bound), (20_343, Bound::Mappings(65_530)));
         assert!(fast.raise().contains("vm.max_map_count=262120") && fast.raise().contains("dense"));
         assert!(!dense.raise().contains("dense"), "{}", dense.raise());
     }
@@ -303,7 +313,7 @@ mod tests {
         let group = capacity(Profile::Dense, |machine| machine.group = Some(GIB));
         assert_eq!((group.tasks, group.bound), (11_565, Bound::Memory(GIB / 4 * 3)));
         let mappings = capacity(Profile::Fast, |machine| machine.mappings = Some(8_000));
-        assert_eq!(mappings.tasks, 996);
+        assert_eq!(mappings.tasks, 571);
     }
 
     #[test]
@@ -313,7 +323,7 @@ mod tests {
         });
         assert_eq!(tiny.tasks, 1);
         let silent = capacity(Profile::Fast, |machine| machine.mappings = None);
-        assert_eq!(silent.tasks, 9_215);
+        assert_eq!(silent.tasks, 8_718);
     }
 
     #[test]
@@ -322,6 +332,6 @@ mod tests {
         let lowered = held.at_most(100);
         assert_eq!((lowered.tasks, lowered.bound), (100, Bound::Instances));
         assert_eq!(lowered.mappings, held.mappings);
-        assert_eq!(held.at_most(9_216), held);
+        assert_eq!(held.at_most(8_719), held);
     }
 }

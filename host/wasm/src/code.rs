@@ -10,7 +10,8 @@ use crate::{
     cache::{ComponentDigest, FileStamp, Key, path_of},
     compile::CompileError,
     engine::Engine,
-    process::given_up,
+    process::{given_up, on_a_thread},
+    trap,
 };
 
 /// A component's code, and the digest of what it was compiled from.
@@ -72,7 +73,7 @@ pub(crate) async fn of(
         // What is mapped is shared with every process that has mapped it.
         kept(&home, &key).map_or_else(|| take(&home, &code), Ok)
     };
-    let component = spawn_blocking(compile).await.map_err(lost)??;
+    let component = on_a_thread(compile).await?;
     Ok(Code { component, digest })
 }
 
@@ -84,8 +85,10 @@ fn kept(engine: &Engine, key: &Key) -> Option<Component> {
         Ok(component) => Some(component),
         Err(error) => {
             tracing::debug!(?error, "an entry of the compile cache is of no use");
-            // Unless it is this process that cannot reach what it has open.
-            if path_of(&file).exists() {
+            // Unless it is this process that cannot reach what it has open, or has no
+            // room for it.
+            let has_room = !trap::line(&error).contains("Cannot allocate memory");
+            if has_room && path_of(&file).exists() {
                 cache.forget(key);
             }
             None
@@ -103,5 +106,5 @@ fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
 fn take(engine: &Engine, code: &[u8]) -> Result<Component, CompileError> {
     // SAFETY: the code comes from the compiler of this host.
     unsafe { Component::deserialize(engine.wasmtime(), code) }
-        .map_err(|error| CompileError::Compiler(crate::trap::line(&error)))
+        .map_err(|error| CompileError::Compiler(trap::line(&error)))
 }

@@ -49,6 +49,47 @@ impl From<JobError> for CompileError {
     }
 }
 
+impl Compiler {
+    /// Compiles a component for an engine of that profile, taking no more memory than
+    /// is given. Blocks.
+    pub(crate) fn compile(
+        &self,
+        engine: &wasmtime::Engine,
+        profile: Profile,
+        component: &[u8],
+        memory: u64,
+        events: &Events,
+    ) -> Result<Vec<u8>, CompileError> {
+        match self {
+            Self::Inside => engine
+                .precompile_component(component)
+                .map_err(|error| CompileError::Invalid(trap::line(&error))),
+            Self::Program(program) => {
+                let job = Job {
+                    work: WORK,
+                    args: &[profile.name()],
+                    input: &[component],
+                    cpu_secs: CPU_SECS + CPU_SECS_PER_MIB * (function_bytes(component) >> 20),
+                    memory: memory.min(MEMORY),
+                    answer: CODE + CODE_PER_BYTE * component.len() as u64,
+                };
+                Ok(job.run(program, events)?)
+            }
+        }
+    }
+}
+
+/// Returns how many bytes of functions a component has. What is not one has none.
+fn function_bytes(component: &[u8]) -> u64 {
+    let payloads = Parser::new(0).parse_all(component).map_while(Result::ok);
+    payloads
+        .filter_map(|payload| match payload {
+            Payload::CodeSectionStart { size, .. } => Some(u64::from(size)),
+            _ => None,
+        })
+        .sum()
+}
+
 /// What a process does that is asked to compile.
 pub(crate) fn answer(args: &[String], component: &[u8]) -> Result<Vec<u8>, String> {
     let [profile] = args else { return Err("it is told no profile".to_owned()) };
@@ -79,7 +120,8 @@ fn compile(profile: Profile, component: &[u8]) -> Result<Vec<u8>, String> {
 /// Tells whether there is a slot in the pool that code of the profile `fast` fits.
 fn fits(code: &[u8]) -> Result<(), String> {
     let settings = settings(Profile::Fast, Some(&Capacity::of_one()));
-    let engine = wasmtime::Engine::new(&settings).map_err(|error| trap::line(&error))?;
+    // Where there is no address space for a pool, no host has one either.
+    let Ok(engine) = wasmtime::Engine::new(&settings) else { return Ok(()) };
     // SAFETY: the code was compiled a moment ago, by this very process.
     let loaded = unsafe { Component::deserialize(&engine, code) };
     loaded.map(drop).map_err(|error| too_large(&error))
@@ -116,47 +158,6 @@ fn too_large(error: &wasmtime::Error) -> String {
     match why.contains("pooling allocator") || why.contains("exceeds the") {
         true => format!("it is larger than this host allows: {why}"),
         false => why,
-    }
-}
-
-/// Returns how many bytes of functions a component has. What is not one has none.
-fn function_bytes(component: &[u8]) -> u64 {
-    let payloads = Parser::new(0).parse_all(component).map_while(Result::ok);
-    payloads
-        .filter_map(|payload| match payload {
-            Payload::CodeSectionStart { size, .. } => Some(u64::from(size)),
-            _ => None,
-        })
-        .sum()
-}
-
-impl Compiler {
-    /// Compiles a component for an engine of that profile, taking no more memory than
-    /// is given. Blocks.
-    pub(crate) fn compile(
-        &self,
-        engine: &wasmtime::Engine,
-        profile: Profile,
-        component: &[u8],
-        memory: u64,
-        events: &Events,
-    ) -> Result<Vec<u8>, CompileError> {
-        match self {
-            Self::Inside => engine
-                .precompile_component(component)
-                .map_err(|error| CompileError::Invalid(trap::line(&error))),
-            Self::Program(program) => {
-                let job = Job {
-                    work: WORK,
-                    args: &[profile.name()],
-                    input: &[component],
-                    cpu_secs: CPU_SECS + CPU_SECS_PER_MIB * (function_bytes(component) >> 20),
-                    memory: memory.min(MEMORY),
-                    answer: CODE + CODE_PER_BYTE * component.len() as u64,
-                };
-                Ok(job.run(program, events)?)
-            }
-        }
     }
 }
 

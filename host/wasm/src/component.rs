@@ -159,6 +159,10 @@ impl Component {
 
     /// Loads the component that a file held when it was loaded before, by this
     /// process or another, if the file has not changed and its code was kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`Component::load`], but for those of bytes that do not compile.
     pub async fn recall(
         engine: &Engine,
         name: &str,
@@ -243,7 +247,7 @@ impl Component {
         }
         let schema = match &descriptor.input_schema {
             Some(schema) => {
-                Some(Schema::of(schema, engine.compiler()).await.map_err(|why| {
+                Some(Schema::of(schema, engine.checker()).await.map_err(|why| {
                     LoadError::Descriptor(format!("an invalid input-schema: {why}"))
                 })?)
             }
@@ -452,9 +456,10 @@ async fn describe(
     lifecycle: &lifecycle::GuestIndices,
 ) -> Result<Descriptor, LoadError> {
     let (pre, lifecycle, home) = (pre.clone(), lifecycle.clone(), engine.clone());
+    // Others may have their turns first, which is not this one's delay.
+    let live = home.admit_aside(mappings(&home, &pre)).await;
     let call = async move {
         let grant = OpenGrant::none();
-        let live = home.admit_aside(mappings(&home, &pre)).await;
         let mut store = Recipe {
             grant: &grant,
             limits: Limits::default(),

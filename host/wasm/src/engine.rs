@@ -29,6 +29,7 @@ use crate::{
     memory::GuestMemory,
     process::{Compiler, given_up},
     profile::{ASIDES, Profile, settings},
+    schema::Checker,
     store::Guest,
 };
 
@@ -50,6 +51,10 @@ const EMPTY_LOOKS: u32 = 100;
 /// How many components are compiled at a time: each takes all cores and much
 /// memory, and a second turn is for what one of bad intent would hold up.
 const COMPILES: usize = 2;
+
+/// How many schemas that are not plain are read, or checked with, at a time, by all
+/// kinds.
+const SCHEMAS: usize = 4;
 
 /// How an [`Engine`] is set up.
 #[derive(Debug)]
@@ -135,6 +140,8 @@ struct Inner {
     cache: Option<Cache>,
     /// Turns at compiling.
     compile_turns: Arc<Semaphore>,
+    /// Turns at schemas that are not plain.
+    schema_turns: Arc<Semaphore>,
     /// Stores of tasks that live now.
     tasks: AtomicUsize,
     /// Stores of components that are asked to describe themselves.
@@ -172,9 +179,10 @@ impl Engine {
             profile: config.profile,
             capacity,
             compiler: config.compiler,
-            compiler_memory: config.machine.group.unwrap_or(config.machine.installed) / 2,
+            compiler_memory: config.machine.memory() / 2,
             cache: config.cache,
             compile_turns: Arc::new(Semaphore::new(COMPILES)),
+            schema_turns: Arc::new(Semaphore::new(SCHEMAS)),
             tasks: AtomicUsize::new(0),
             asides: AtomicUsize::new(0),
             aside_turns: Arc::new(Semaphore::new(ASIDES as usize)),
@@ -224,6 +232,15 @@ impl Engine {
     /// is for this process, so that it can also run what is compiled.
     pub(crate) fn compiler_memory(&self) -> u64 {
         self.0.compiler_memory
+    }
+
+    /// Returns where costly work on schemas is done.
+    pub(crate) fn checker(&self) -> Checker {
+        Checker {
+            compiler: self.0.compiler.clone(),
+            memory: self.0.compiler_memory,
+            turns: Arc::clone(&self.0.schema_turns),
+        }
     }
 
     pub(crate) fn compiler(&self) -> &Compiler {

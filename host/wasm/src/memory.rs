@@ -20,6 +20,9 @@ pub(crate) struct GuestMemory {
     declared: AtomicU64,
     /// Somebody has to go; the first who may takes it back.
     pressed: AtomicBool,
+    /// What will be declared once the last who had to go is gone. Until then nobody
+    /// else has to.
+    awaited: AtomicU64,
     /// Tells what this process holds; `None` where it cannot be told.
     resident: Option<File>,
 }
@@ -30,6 +33,7 @@ impl GuestMemory {
             limit,
             declared: AtomicU64::new(0),
             pressed: AtomicBool::new(false),
+            awaited: AtomicU64::new(u64::MAX),
             resident: File::open("/proc/self/status").ok(),
         }
     }
@@ -47,7 +51,8 @@ impl GuestMemory {
         self.declared
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |declared| {
                 let sum = declared.checked_add(bytes)?;
-                let fits = || self.resident().is_some_and(|held| held + bytes <= self.limit);
+                let fits =
+                    || self.resident().is_some_and(|held| held.saturating_add(bytes) <= self.limit);
                 (sum <= self.limit || fits()).then_some(sum)
             })
             .is_ok()
@@ -57,21 +62,31 @@ impl GuestMemory {
         self.declared.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Looks whether more is held than there is to give, for `must_go`. Costs a
-    /// comparison until guests have declared more than that.
+    /// Looks whether more is held than there is to give, for `must_go`. Costs two
+    /// comparisons until guests have declared more than that.
     pub(crate) fn look(&self) {
-        let over =
-            self.declared() > self.limit && self.resident().is_some_and(|held| held > self.limit);
+        let declared = self.declared();
+        let is_gone = declared <= self.awaited.load(Ordering::Relaxed);
+        if is_gone {
+            self.awaited.store(u64::MAX, Ordering::Relaxed);
+        }
+        let over = is_gone
+            && declared > self.limit
+            && self.resident().is_some_and(|held| held > self.limit);
         self.pressed.store(over, Ordering::Relaxed);
     }
 
     /// Tells whether a guest with that much memory has to end, so that others can
-    /// go on: one at each look, of those that have more than their share among
-    /// `guests`.
+    /// go on: one after the other is gone, of those that have more than their share
+    /// among `guests`.
     pub(crate) fn must_go(&self, bytes: u64, guests: usize) -> bool {
-        self.pressed.load(Ordering::Relaxed)
+        let goes = self.pressed.load(Ordering::Relaxed)
             && bytes > self.limit / (guests.max(1) as u64)
-            && self.pressed.swap(false, Ordering::Relaxed)
+            && self.pressed.swap(false, Ordering::Relaxed);
+        if goes {
+            self.awaited.store(self.declared().saturating_sub(bytes), Ordering::Relaxed);
+        }
+        goes
     }
 
     /// Returns what this process holds, in bytes.
@@ -117,15 +132,19 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_one_that_is_larger_than_its_share_goes_at_each_look() {
+    fn under_pressure_those_that_are_larger_than_their_share_go_one_by_one() {
         let memory = GuestMemory::new(LITTLE);
         memory.declared.store(LITTLE + 1, Ordering::Relaxed);
         assert!(!memory.must_go(LITTLE, 2), "nobody has looked");
         memory.look();
         assert!(!memory.must_go(LITTLE / 2, 2), "it has its share and no more");
         assert!(memory.must_go(LITTLE / 2 + 1, 2));
-        assert!(!memory.must_go(LITTLE, 2), "one has gone, and nobody has looked again");
+        assert!(!memory.must_go(LITTLE, 2), "one has to go already");
         memory.look();
-        assert!(memory.must_go(LITTLE, 2));
+        assert!(!memory.must_go(LITTLE, 2), "it is not gone yet");
+        memory.declared.store(2 * LITTLE, Ordering::Relaxed);
+        memory.awaited.store(2 * LITTLE, Ordering::Relaxed);
+        memory.look();
+        assert!(memory.must_go(LITTLE, 2), "it is gone, and that was not enough");
     }
 }

@@ -8,7 +8,7 @@
 use std::{
     env,
     io::{self, Read as _, Write as _},
-    os::unix::process::{ExitStatusExt as _, parent_id},
+    os::unix::process::{CommandExt as _, ExitStatusExt as _, parent_id},
     path::{Path, PathBuf},
     process::{self, Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
@@ -17,12 +17,14 @@ use std::{
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{
-    Resource, Rlimit, Signal, getrlimit, nice, set_parent_process_death_signal, setrlimit,
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, nice,
+    set_parent_process_death_signal, setrlimit,
 };
+use tokio::sync::oneshot;
 
 use crate::{compile, limits::Bytes, schema, text};
 
@@ -32,6 +34,10 @@ const ASKED: &str = "--backlot-compile";
 const BUSY: u32 = 4;
 /// How much of what a process says is kept, in bytes.
 const SAID: u64 = 4 << 10;
+/// The variable that a program may need to find its libraries.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// How often a process is looked at that has said all and not ended.
+const LOOK: Duration = Duration::from_millis(5);
 /// The exit code of a process that has found the work to be impossible.
 const IMPOSSIBLE: i32 = 1;
 
@@ -60,9 +66,9 @@ impl Default for Compiler {
     }
 }
 
-/// Compiles if this process is one that was started to, and does not return then.
-/// A program that calls it before it does anything else has components compiled in
-/// processes of its own, where a hostile one harms nobody.
+/// Compiles, or checks a schema, if this process is one that was started to, and does
+/// not return then. A program that calls it before it does anything else has that done
+/// by processes of its own, where a hostile component harms nobody.
 pub fn compile_if_asked() {
     let mut args = env::args_os().skip(1);
     if args.next().is_none_or(|first| first != ASKED) {
@@ -155,7 +161,10 @@ impl Drop for GiveUp {
 }
 
 /// What the one who waits for a process waits for.
-pub(crate) struct Events(Mutex<Receiver<Event>>, Sender<Event>);
+pub(crate) struct Events {
+    received: Mutex<Receiver<Event>>,
+    sender: Sender<Event>,
+}
 
 enum Event {
     OutputEnded,
@@ -165,7 +174,26 @@ enum Event {
 /// Returns the way to give up a job, and what the job is run with.
 pub(crate) fn given_up() -> (GiveUp, Events) {
     let (sender, receiver) = mpsc::channel();
-    (GiveUp(sender.clone()), Events(Mutex::new(receiver), sender))
+    (GiveUp(sender.clone()), Events { received: Mutex::new(receiver), sender })
+}
+
+/// Does work that blocks on a thread of its own. It is the one that a process is
+/// started by, so it has to stay, and it is none of those that guests run on.
+pub(crate) async fn on_a_thread<T, E>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<JobError> + Send + 'static,
+{
+    let (done, result) = oneshot::channel();
+    let work = move || {
+        // Whoever asked may be gone by now.
+        let _ = done.send(work());
+    };
+    let thread = thread::Builder::new().name("backlot-job".to_owned()).spawn(work);
+    thread.map_err(|error| JobError::Broken(format!("there is no thread for it: {error}")))?;
+    result.await.unwrap_or_else(|_| Err(JobError::Broken("it has panicked".to_owned()).into()))
 }
 
 impl Job<'_> {
@@ -173,12 +201,16 @@ impl Job<'_> {
     /// much or is given up.
     pub(crate) fn run(&self, program: &Path, events: &Events) -> Result<Vec<u8>, JobError> {
         let broken = |error: io::Error| JobError::Broken(format!("{}: {error}", program.display()));
+        let library_path = env::var_os(LIBRARY_PATH).map(|path| (LIBRARY_PATH, path));
         let mut child = Command::new(program)
+            // So that all that comes of it can be ended.
+            .process_group(0)
             .arg(ASKED)
             .arg(self.work)
             .args([process::id().into(), self.cpu_secs, self.memory].map(|it: u64| it.to_string()))
             .args(self.args)
             .env_clear()
+            .envs(library_path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -206,12 +238,12 @@ impl Job<'_> {
                 spawn("watch").spawn_scoped(scope, move || watch(&watched, events, patience));
             let (Ok(_), Ok(said), Ok(watch)) = (writer, said, watch) else {
                 drop(guard);
-                let _ = events.1.send(Event::GivenUp);
+                let _ = events.sender.send(Event::GivenUp);
                 return Err(broken(io::Error::other("there are no threads for it")));
             };
             let mut answer = Vec::new();
             let read = stdout.take(self.answer + 1).read_to_end(&mut answer);
-            let _ = events.1.send(Event::OutputEnded);
+            let _ = events.sender.send(Event::OutputEnded);
             let end = watch.join().unwrap_or_else(|_| Err(io::Error::other("nobody has waited")));
             let said = said.join().unwrap_or_default();
             if answer.len() as u64 > self.answer {
@@ -231,6 +263,10 @@ impl Job<'_> {
         let is = |one: Signal| signal == Some(one.as_raw());
         if is(Signal::XCPU) {
             return JobError::TooCostly(format!("{} s of CPU time", self.cpu_secs));
+        }
+        // What the kernel does to whoever has most when there is none left.
+        if is(Signal::KILL) {
+            return JobError::TooCostly("the memory or time that there is".to_owned());
         }
         // What Rust does when it is given no memory.
         if is(Signal::ABORT) && said.contains("memory allocation") {
@@ -258,25 +294,47 @@ struct KillOnDrop(Arc<Mutex<Child>>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).kill();
+        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(child.try_wait(), Ok(None)) {
+            end(&mut child);
+        }
     }
 }
 
-/// Waits for a process whose output has ended, and ends it if that does not come
-/// to pass in time or is not wanted any more. Tells how it ended by itself.
+/// Ends a process and what it has started.
+fn end(child: &mut Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+}
+
+/// Waits for a process, and ends it if it does not end in time or is not wanted any
+/// more. Tells how it ended by itself.
 fn watch(
     child: &Mutex<Child>,
     events: &Events,
     patience: Duration,
 ) -> io::Result<Option<ExitStatus>> {
-    let event = events.0.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(patience);
-    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-    match event {
-        Ok(Event::OutputEnded) => child.wait().map(Some),
-        Ok(Event::GivenUp) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            child.kill()?;
-            child.wait()?;
-            Ok(None)
+    let received = events.received.lock().unwrap_or_else(PoisonError::into_inner);
+    let child = || child.lock().unwrap_or_else(PoisonError::into_inner);
+    let deadline = Instant::now() + patience;
+    let mut next = deadline;
+    loop {
+        let left = next.saturating_duration_since(Instant::now());
+        match received.recv_timeout(left) {
+            // It mostly ends at once then.
+            Ok(Event::OutputEnded) => next = Instant::now(),
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {
+                if let Some(status) = child().try_wait()? {
+                    return Ok(Some(status));
+                }
+                next = deadline.min(Instant::now() + LOOK);
+            }
+            Ok(Event::GivenUp) | Err(_) => {
+                end(&mut child());
+                return Ok(None);
+            }
         }
     }
 }
@@ -337,6 +395,16 @@ mod tests {
         let waiting = thread::spawn(move || job(&[], 1_000).run(&program, &events));
         drop(give_up);
         assert!(waiting.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn a_process_that_says_all_and_stays_is_ended_with_what_it_has_started() {
+        let (folder, program) = script("sleep 1000 & exec >&- 2>&-; wait");
+        assert_eq!(run(&program, 0), JobError::TooCostly("0 s".to_owned()));
+        drop(folder);
+        // A child of its own holds its output open.
+        let (_folder, program) = script("sleep 1000 & exit 3");
+        assert!(matches!(run(&program, 0), JobError::TooCostly(_) | JobError::Broken(_)));
     }
 
     #[test]

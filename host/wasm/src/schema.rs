@@ -10,10 +10,10 @@ use std::{sync::Arc, time::Duration};
 use backlot_registry::Refusal;
 use jsonschema::Validator;
 use serde_json::Value;
-use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
-    process::{Compiler, Events, Job, JobError, given_up},
+    process::{Compiler, Events, Job, JobError, given_up, on_a_thread},
     text,
 };
 
@@ -34,19 +34,25 @@ const INPUT_BYTES: usize = 256 << 10;
 /// How many values of a schema may meet how many bytes of an input: some tens of
 /// milliseconds.
 const MEETINGS: usize = 16 << 20;
-/// How deep a plain schema is nested, how many patterns it has, how long each of them
-/// is and how large it gets when it is compiled, in bytes.
+/// How long a plain schema is, in bytes, how many values it has and how deep they are
+/// nested. Each keeps the way to it, so that its size is at most the product.
+const PLAIN_BYTES: usize = 8 << 10;
+const VALUES: usize = 1_000;
 const DEPTH: usize = 64;
-const PATTERNS: usize = 16;
-const PATTERN_BYTES: usize = 256;
-const PATTERN_SIZE: usize = 256 << 10;
+/// How many patterns a plain schema has, how large one gets when it is compiled, in
+/// bytes, and how many values it counts for: matching takes the product of its size
+/// and the input.
+const PATTERNS: usize = 4;
+const PATTERN_SIZE: usize = 16 << 10;
+const PATTERN_VALUES: usize = 4_096;
+/// How large a pattern of any schema gets when it is compiled, in bytes.
+const LARGE_PATTERN_SIZE: usize = 256 << 10;
 
 /// What makes the cost of a check more than the product of schema and input, or
 /// unbounded.
-const COSTLY: [&str; 9] = [
+const COSTLY: [&str; 8] = [
     "$dynamicAnchor",
     "$dynamicRef",
-    "$id",
     "$recursiveRef",
     "$ref",
     "patternProperties",
@@ -54,6 +60,16 @@ const COSTLY: [&str; 9] = [
     "unevaluatedProperties",
     "uniqueItems",
 ];
+
+/// Where costly work on schemas is done.
+#[derive(Clone)]
+pub(crate) struct Checker {
+    pub(crate) compiler: Compiler,
+    /// What it may take at a time, in bytes.
+    pub(crate) memory: u64,
+    /// Turns for all kinds together.
+    pub(crate) turns: Arc<Semaphore>,
+}
 
 /// The schema of a kind's input. Clones share it.
 #[derive(Clone)]
@@ -63,7 +79,7 @@ struct Inner {
     text: Box<str>,
     /// What checks small inputs; `None` where the schema is not plain.
     plain: Option<Plain>,
-    compiler: Compiler,
+    checker: Checker,
     /// Turns at what may be costly, so that one kind does not take what all need.
     turns: Arc<Semaphore>,
 }
@@ -81,20 +97,20 @@ impl Schema {
     /// # Errors
     ///
     /// What is wrong with it, in one line.
-    pub(crate) async fn of(text: &str, compiler: &Compiler) -> Result<Self, String> {
+    pub(crate) async fn of(text: &str, checker: Checker) -> Result<Self, String> {
         if text.len() > SCHEMA_BYTES {
             return Err(format!("it has more than {SCHEMA_BYTES} bytes"));
         }
         let value: Value =
             serde_json::from_str(text).map_err(|error| text::line(&error.to_string()))?;
-        let plain = match plainness(&value) {
-            Some(values) => Some(Plain { validator: read(&value)?, values }),
-            None => None,
-        };
+        // What cannot be read within the bounds of a plain one may be read apart.
+        let plain = plainness(&value)
+            .filter(|_| text.len() <= PLAIN_BYTES)
+            .and_then(|values| Some(Plain { validator: read(&value, PATTERN_SIZE).ok()?, values }));
         let schema = Self(Arc::new(Inner {
             text: text.into(),
             plain,
-            compiler: compiler.clone(),
+            checker,
             turns: Arc::new(Semaphore::new(2)),
         }));
         if schema.0.plain.is_none() {
@@ -114,15 +130,22 @@ impl Schema {
     /// What is wrong with the input, without repeating it, or that it could not be
     /// checked.
     pub(crate) async fn check(&self, input: &str) -> Result<(), Refusal> {
+        let mut is_wrong = false;
         if let Some(Plain { validator, values }) = &self.0.plain
             && input.len() <= INPUT_BYTES
             && input.len().saturating_mul(*values) <= MEETINGS
         {
-            return verdict(validator, input).map_err(Refusal::InvalidInput);
+            let value = json(input).map_err(Refusal::InvalidInput)?;
+            if validator.is_valid(&value) {
+                return Ok(());
+            }
+            // Saying what is wrong may take far more than finding out.
+            is_wrong = true;
         }
         let late = "its input-schema takes too long to check this input";
         self.apart(Some(input.into())).await.map_err(|error| match error {
             JobError::Impossible(why) => Refusal::InvalidInput(why),
+            _ if is_wrong => Refusal::InvalidInput("it does not match its input-schema".to_owned()),
             JobError::TooCostly(_) => Refusal::Unavailable(late.to_owned()),
             JobError::Broken(why) => Refusal::Unavailable(format!("{late}: {why}")),
         })
@@ -132,20 +155,22 @@ impl Schema {
     async fn apart(&self, input: Option<Box<str>>) -> Result<(), JobError> {
         let late = || JobError::TooCostly(format!("{CHECK_DEADLINE:?}"));
         let schema = Arc::clone(&self.0);
+        let (own, all) = (Arc::clone(&schema.turns), Arc::clone(&schema.checker.turns));
+        let turns =
+            async { Some((own.acquire_owned().await.ok()?, all.acquire_owned().await.ok()?)) };
+        let turns = timeout(PATIENCE, turns).await.map_err(|_| {
+            JobError::Broken("others are being checked, and it had no turn".to_owned())
+        })?;
         let (give_up, events) = given_up();
-        let patience = match &schema.compiler {
+        let patience = match &schema.checker.compiler {
             Compiler::Inside => CHECK_DEADLINE,
             Compiler::Program(_) => PATIENCE,
         };
-        let work = async move {
-            let turn = Arc::clone(&schema.turns).acquire_owned().await.map_err(|_| late())?;
-            // The turn goes with the work.
-            let work = move || {
-                let _turn = turn;
-                schema.work(input.as_deref(), &events)
-            };
-            spawn_blocking(work).await.unwrap_or_else(|_| Err(late()))
-        };
+        // The turns go with the work.
+        let work = on_a_thread(move || {
+            let _turns = turns;
+            schema.work(input.as_deref(), &events)
+        });
         let done = timeout(patience, work).await.unwrap_or_else(|_| Err(late()));
         drop(give_up);
         done
@@ -155,17 +180,17 @@ impl Schema {
 impl Inner {
     fn work(&self, input: Option<&str>, events: &Events) -> Result<(), JobError> {
         let args: &[&str] = if input.is_some() { &["check"] } else { &["read"] };
-        let input = input.unwrap_or_default();
-        let Compiler::Program(program) = &self.compiler else {
-            return judge(&self.text, args[0] == "check", input).map_err(JobError::Impossible);
+        let input_text = input.unwrap_or_default();
+        let Compiler::Program(program) = &self.checker.compiler else {
+            return judge(&self.text, input).map_err(JobError::Impossible);
         };
         let length = (self.text.len() as u64).to_le_bytes();
         let job = Job {
             work: WORK,
             args,
-            input: &[&length, self.text.as_bytes(), input.as_bytes()],
+            input: &[&length, self.text.as_bytes(), input_text.as_bytes()],
             cpu_secs: CPU_SECS,
-            memory: MEMORY,
+            memory: self.checker.memory.min(MEMORY),
             answer: 0,
         };
         job.run(program, events).map(drop)
@@ -178,22 +203,20 @@ pub(crate) fn answer(args: &[String], input: &[u8]) -> Result<Vec<u8>, String> {
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     let (schema, input) = rest.split_at_checked(length).ok_or("the schema is cut off")?;
     let text = |bytes| std::str::from_utf8(bytes).map_err(|error| error.to_string());
-    judge(text(schema)?, args == ["check"], text(input)?)?;
+    let input = (args == ["check"]).then(|| text(input)).transpose()?;
+    judge(text(schema)?, input)?;
     Ok(Vec::new())
 }
 
-/// Reads a schema, and checks an input if that is wanted.
-fn judge(schema: &str, checks: bool, input: &str) -> Result<(), String> {
+/// Reads a schema, and checks an input if there is one.
+fn judge(schema: &str, input: Option<&str>) -> Result<(), String> {
     let schema: Value = serde_json::from_str(schema).map_err(|error| error.to_string())?;
-    let validator = read(&schema)?;
-    match checks {
-        true => verdict(&validator, input),
-        false => Ok(()),
-    }
+    let validator = read(&schema, LARGE_PATTERN_SIZE)?;
+    input.map_or(Ok(()), |input| verdict(&validator, input))
 }
 
-fn read(schema: &Value) -> Result<Validator, String> {
-    let patterns = jsonschema::PatternOptions::regex().size_limit(PATTERN_SIZE);
+fn read(schema: &Value, pattern_size: usize) -> Result<Validator, String> {
+    let patterns = jsonschema::PatternOptions::regex().size_limit(pattern_size);
     jsonschema::options()
         .with_draft(jsonschema::Draft::Draft202012)
         .with_pattern_options(patterns)
@@ -201,9 +224,14 @@ fn read(schema: &Value) -> Result<Validator, String> {
         .map_err(|error| text::line(&error.to_string()))
 }
 
-/// Says what is wrong with an input, without repeating it: it may hold secrets.
+fn json(input: &str) -> Result<Value, String> {
+    serde_json::from_str(input).map_err(|error| format!("it takes JSON: {error}"))
+}
+
+/// Says what is wrong with an input, without repeating its values: they may be
+/// secrets.
 fn verdict(validator: &Validator, input: &str) -> Result<(), String> {
-    let input = serde_json::from_str(input).map_err(|error| format!("it takes JSON: {error}"))?;
+    let input = json(input)?;
     validator.validate(&input).map_err(|error| {
         let why = error.masked().to_string();
         match error.instance_path().as_str() {
@@ -220,7 +248,7 @@ fn plainness(schema: &Value) -> Option<usize> {
     let mut left = vec![(schema, 0)];
     while let Some((value, depth)) = left.pop() {
         values += 1;
-        if depth > DEPTH {
+        if depth > DEPTH || values > VALUES + PATTERNS * PATTERN_VALUES {
             return None;
         }
         match value {
@@ -232,10 +260,7 @@ fn plainness(schema: &Value) -> Option<usize> {
                     }
                     if name == "pattern" {
                         patterns += 1;
-                        let length = field.as_str().map_or(0, str::len);
-                        if patterns > PATTERNS || length > PATTERN_BYTES {
-                            return None;
-                        }
+                        values += PATTERN_VALUES;
                     }
                     left.push((field, depth + 1));
                 }
@@ -243,7 +268,8 @@ fn plainness(schema: &Value) -> Option<usize> {
             _ => {}
         }
     }
-    Some(values)
+    let plain = patterns <= PATTERNS && values - patterns * PATTERN_VALUES <= VALUES;
+    plain.then_some(values)
 }
 
 #[cfg(test)]
@@ -251,7 +277,12 @@ mod tests {
     use super::*;
 
     async fn schema(text: &str) -> Result<Schema, String> {
-        Schema::of(text, &Compiler::Inside).await
+        let checker = Checker {
+            compiler: Compiler::Inside,
+            memory: MEMORY,
+            turns: Arc::new(Semaphore::new(1)),
+        };
+        Schema::of(text, checker).await
     }
 
     fn is_plain(text: &str) -> bool {
@@ -285,9 +316,10 @@ mod tests {
         assert!(!is_plain(r##"{"allOf":[{"\u0024ref":"#"}]}"##));
         let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
         assert!(is_plain(&deep(DEPTH)) && !is_plain(&deep(DEPTH + 1)));
-        let many = vec![r#"{"pattern":"a"}"#; PATTERNS + 1].join(",");
-        assert!(!is_plain(&format!(r#"{{"allOf":[{many}]}}"#)));
-        assert!(!is_plain(&format!(r#"{{"pattern":"{}"}}"#, "a".repeat(PATTERN_BYTES + 1))));
+        let all_of = |one: &str, times| format!(r#"{{"allOf":[{}]}}"#, vec![one; times].join(","));
+        assert!(is_plain(&all_of(r#"{"pattern":"a"}"#, PATTERNS)));
+        assert!(!is_plain(&all_of(r#"{"pattern":"a"}"#, PATTERNS + 1)));
+        assert!(is_plain(&all_of("true", VALUES - 2)) && !is_plain(&all_of("true", VALUES)));
     }
 
     #[test]

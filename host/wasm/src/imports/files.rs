@@ -183,9 +183,14 @@ impl Open {
             .maybe_dir(true)
             .follow(if self.follow { FollowSymlinks::Yes } else { FollowSymlinks::No })
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+        // Before, as opening may create or truncate; and after, as others open as well.
+        let none_left = || Refused::Io(rustix::io::Errno::NFILE.into());
+        if !descriptors::are_left() {
+            return Err(none_left());
+        }
         let opened = cap_primitives::fs::open(&dir.dir, path, &options).map_err(Refused::Io)?;
         if !descriptors::is_for_guests(opened.as_raw_fd()) {
-            return Err(Refused::Io(rustix::io::Errno::NFILE.into()));
+            return Err(none_left());
         }
         let mode = match (reads, writes) {
             (true, true) => OpenMode::READ | OpenMode::WRITE,

@@ -31,6 +31,8 @@ const SYSROOT_BYTES: u64 = 4 << 10;
 pub(super) struct Facts {
     /// The kernel's limit on memory mappings; `None` where it cannot be read.
     pub(super) mappings: Option<u64>,
+    /// What the host would be made for.
+    pub(super) profile: Profile,
     /// How many tasks can live at a time with the profile `fast`.
     pub(super) fast: Capacity,
     /// How many tasks can live at a time with the profile `dense`.
@@ -110,14 +112,16 @@ impl Facts {
         raise_open_files();
         let machine = Machine::look();
         let guests = config.guest_memory.unwrap_or_else(|| machine.guest_memory());
-        let fast = Capacity::of(Profile::Fast, &machine, guests);
+        let [fast, dense] = Profile::ALL.map(|it| Capacity::of(it, &machine, guests));
+        let large = if config.profile == Profile::Fast { &fast } else { &dense }.tasks;
         // First, as a host sees to it that a write past the file-size limit is an
         // error of that write.
         let small = Engine::start(config.clone(), run::INSTANCES);
         Self {
+            profile: config.profile,
             mappings: machine.mappings,
             fast,
-            dense: Capacity::of(Profile::Dense, &machine, guests),
+            dense,
             open_files,
             address_space: getrlimit(Resource::As),
             memory: Memory { machine: machine.installed, group: machine.group, guests },
@@ -127,7 +131,7 @@ impl Facts {
             inotify: inotify(),
             toolchain: toolchain().await,
             small,
-            large: Engine::start(config.clone(), fast.tasks),
+            large: Engine::start(config.clone(), large),
         }
     }
 }
@@ -136,13 +140,13 @@ impl Engine {
     fn start(config: Config, instances: u32) -> Self {
         if getrlimit(Resource::As)
             .current
-            .is_some_and(|limit| limit < address_space(Profile::Fast, instances))
+            .is_some_and(|limit| limit < address_space(config.profile, instances))
         {
             // Trying it with no room left can end the process in the middle.
             let started = Err("not tried: the address space is limited".to_owned());
             return Self { instances, started };
         }
-        let config = Config { instances: Some(instances), profile: Profile::Fast, ..config };
+        let config = Config { instances: Some(instances), ..config };
         let started = Host::start(config).map_err(|error| render::chain(&error));
         let compiles =
             |host: Host| host.engine().try_compiler().map_err(|error| render::chain(&error));

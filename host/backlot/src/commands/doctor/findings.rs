@@ -56,10 +56,10 @@ impl Status {
 /// Judges the facts, in the order in which they are shown.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     vec![
-        live_tasks(&facts.fast, &facts.dense),
+        live_tasks(facts),
         mappings(facts.mappings),
         open_files(facts.open_files),
-        address_space(facts.address_space, &facts.fast, facts.small.instances),
+        address_space(facts),
         memory(&facts.memory),
         spill(&facts.spill),
         cache(facts.cache.as_ref()),
@@ -70,13 +70,21 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-fn live_tasks(fast: &Capacity, dense: &Capacity) -> Finding {
+fn live_tasks(facts: &Facts) -> Finding {
     let finding = About("live tasks");
     let one = |name, of: &Capacity| format!("{} {name}, bounded by {}", of.tasks, of.bound);
-    let value = format!("{}; {}", one("fast", fast), one("dense", dense));
-    match fast.tasks < LIVE_TASKS {
-        true => finding.warn(value, fast.raise()),
-        false => finding.ok(value),
+    let value = format!("{}; {}", one("fast", &facts.fast), one("dense", &facts.dense));
+    match chosen(facts) {
+        few if few.tasks < LIVE_TASKS => finding.warn(value, few.raise()),
+        _ => finding.ok(value),
+    }
+}
+
+/// Returns the capacity with the profile that the host would have.
+fn chosen(facts: &Facts) -> &Capacity {
+    match facts.profile {
+        Profile::Fast => &facts.fast,
+        Profile::Dense => &facts.dense,
     }
 }
 
@@ -112,23 +120,29 @@ fn open_files(limit: Rlimit) -> Finding {
     }
 }
 
-fn address_space(limit: Rlimit, fast: &Capacity, small: u32) -> Finding {
+fn address_space(facts: &Facts) -> Finding {
     let finding = About("address space");
+    let limit = facts.address_space;
     let value = limits(limit, size);
-    let fix = match limit.maximum {
-        None => "`ulimit -v unlimited`, or the profile `dense`".to_owned(),
+    let lift = match limit.maximum {
+        None => "`ulimit -v unlimited`".to_owned(),
         Some(_) => "lift the hard limit where it is set (`ulimit -v`, LimitAS= of a unit, \
-                    limits.conf), then `ulimit -v unlimited`, or take the profile `dense`"
+                    limits.conf), then `ulimit -v unlimited`"
             .to_owned(),
     };
-    let reserves = |tasks| backlot_wasm::address_space(Profile::Fast, tasks);
-    match limit.current {
-        Some(current) if current < reserves(small) => finding.fail(
-            format!("{value}; an engine for {small} tasks needs {}", size(reserves(small))),
+    let fix = match facts.profile {
+        Profile::Fast => format!("{lift}, or take the profile `dense`"),
+        Profile::Dense => lift,
+    };
+    let small = facts.small.instances;
+    let reserves = backlot_wasm::address_space(facts.profile, small);
+    match (limit.current, chosen(facts)) {
+        (Some(current), _) if current < reserves => finding
+            .fail(format!("{value}; an engine for {small} tasks needs {}", size(reserves)), fix),
+        (Some(_), capacity) if matches!(capacity.bound, Bound::AddressSpace(_)) => finding.warn(
+            format!("{value}; the profile {} has room for {} tasks", facts.profile, capacity.tasks),
             fix,
         ),
-        Some(_) if matches!(fast.bound, Bound::AddressSpace(_)) => finding
-            .warn(format!("{value}; the profile fast has room for {} tasks", fast.tasks), fix),
         _ => finding.ok(value),
     }
 }
@@ -328,6 +342,7 @@ mod tests {
 
     fn good() -> Facts {
         Facts {
+            profile: Profile::Fast,
             mappings: Some(65_530),
             fast: capacity(Profile::Fast, |_| {}),
             dense: capacity(Profile::Dense, |_| {}),
@@ -373,7 +388,7 @@ mod tests {
         let fast = capacity(Profile::Fast, |machine| machine.mappings = Some(4_000));
         let said = said(|facts| facts.fast = fast);
         assert!(
-            said.starts_with("warn live tasks: 425 fast, bounded by memory mappings"),
+            said.starts_with("warn live tasks: 285 fast, bounded by memory mappings"),
             "{said}"
         );
         assert!(said.contains("→ `sysctl -w vm.max_map_count=65530`, or the profile"), "{said}");
@@ -402,8 +417,13 @@ mod tests {
         assert_eq!(
             said(|facts| facts.address_space = limit(4_096_000_000, None)),
             "fail address space: 3.8 GiB, at most unlimited; an engine for 16 tasks needs 114.9 GiB \
-             → `ulimit -v unlimited`, or the profile `dense`"
+             → `ulimit -v unlimited`, or take the profile `dense`"
         );
+        let dense = said(|facts| {
+            facts.address_space = limit(4_096_000_000, None);
+            facts.profile = Profile::Dense;
+        });
+        assert_eq!(dense, "", "it needs no more");
         let hard = said(|facts| facts.address_space = limit(95 * GIB, 95 * GIB));
         assert!(hard.starts_with("fail address space: 95.0 GiB; "), "{hard}");
         assert!(
