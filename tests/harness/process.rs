@@ -65,8 +65,8 @@ impl Process {
         Self::spawn(command, |_| {})
     }
 
-    /// Starts a shell as by [`Process::shell`] that can mount what only it sees, where
-    /// this user may.
+    /// Starts a shell as by [`Process::shell`], with mounts that only it sees: then
+    /// `UNSHARED` is set. Where this user may not have any, it is not.
     ///
     /// # Panics
     ///
@@ -76,10 +76,16 @@ impl Process {
         args: impl IntoIterator<Item = A>,
         change: impl FnOnce(&mut Command),
     ) -> Self {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]);
+        const UNSHARE: &str = r#"
+            alone() { unshare --mount --map-root-user "$@"; }
+            if alone true 2>/dev/null; then UNSHARED=yes alone "$@"; else "$@"; fi"#;
+        let mut command = Command::new("sh");
+        command.args(["-c", UNSHARE, "sh", "sh", "-c", script, "sh"]);
         command.arg(files::backlot()).args(args);
-        Self::spawn(command, change)
+        Self::spawn(command, |command| {
+            command.env_remove("UNSHARED");
+            change(command);
+        })
     }
 
     fn spawn(mut command: Command, change: impl FnOnce(&mut Command)) -> Self {
