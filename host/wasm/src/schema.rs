@@ -50,11 +50,10 @@ const LARGE_PATTERN_SIZE: usize = 256 << 10;
 
 /// What makes the cost of a check more than the product of schema and input, or
 /// unbounded.
-const COSTLY: [&str; 8] = [
+const COSTLY: [&str; 7] = [
     "$dynamicAnchor",
     "$dynamicRef",
     "$recursiveRef",
-    "$ref",
     "patternProperties",
     "unevaluatedItems",
     "unevaluatedProperties",
@@ -241,35 +240,44 @@ fn verdict(validator: &Validator, input: &str) -> Result<(), String> {
     })
 }
 
-/// Returns how many values a schema has, if it is plain.
+/// Returns how many values a schema has, if it is plain. What it refers to counts at
+/// each place, so that one that refers to itself has no end, and is not plain.
 fn plainness(schema: &Value) -> Option<usize> {
     let mut patterns = 0;
     let mut values = 0;
     let mut left = vec![(schema, 0)];
     while let Some((value, depth)) = left.pop() {
         values += 1;
-        if depth > DEPTH || values > VALUES + PATTERNS * PATTERN_VALUES {
+        if depth > DEPTH || values > VALUES {
             return None;
         }
         match value {
             Value::Array(items) => left.extend(items.iter().map(|item| (item, depth + 1))),
             Value::Object(fields) => {
                 for (name, field) in fields {
-                    if COSTLY.contains(&name.as_str()) {
+                    // Below the top, an `$id` changes what references mean.
+                    if COSTLY.contains(&name.as_str()) || name == "$id" && depth > 0 {
                         return None;
                     }
-                    if name == "pattern" {
-                        patterns += 1;
-                        values += PATTERN_VALUES;
+                    if name == "$ref" {
+                        left.push((referred(schema, field)?, depth + 1));
                     }
+                    patterns += usize::from(name == "pattern");
                     left.push((field, depth + 1));
                 }
             }
             _ => {}
         }
     }
-    let plain = patterns <= PATTERNS && values - patterns * PATTERN_VALUES <= VALUES;
-    plain.then_some(values)
+    (patterns <= PATTERNS).then_some(values + patterns * PATTERN_VALUES)
+}
+
+/// Returns what a reference to a place in the schema itself refers to.
+fn referred<'a>(schema: &'a Value, reference: &Value) -> Option<&'a Value> {
+    let place = reference.as_str()?.strip_prefix('#')?;
+    // Anything else is a name, or is written in a way that is to be decoded.
+    let is_place = !place.contains('%') && (place.is_empty() || place.starts_with('/'));
+    schema.pointer(place).filter(|_| is_place)
 }
 
 #[cfg(test)]
@@ -312,8 +320,29 @@ mod tests {
         for costly in COSTLY {
             assert!(!is_plain(&format!(r#"{{"properties":{{"a":{{"{costly}":{{}}}}}}}}"#)));
         }
-        // However it is written.
-        assert!(!is_plain(r##"{"allOf":[{"\u0024ref":"#"}]}"##));
+        // What is referred to counts at each place, however that is written.
+        let refers = |to: &str| {
+            format!(
+                r##"{{"$id":"https://e.x/s","items":{{"\u0024ref":"{to}"}},"$defs":{{"a":{{}}}}}}"##
+            )
+        };
+        assert!(is_plain(&refers("#/$defs/a")));
+        for not_plain in
+            ["#", "#/items", "#a", "#/$defs/b", "#/%24defs/a", "https://e.x/s#/$defs/a"]
+        {
+            assert!(!is_plain(&refers(not_plain)), "{not_plain}");
+        }
+        assert!(!is_plain(r#"{"items":{"$id":"https://e.x/other"}}"#));
+        let twice = |levels: usize| {
+            let defs: Vec<String> = (0..levels)
+                .map(|n| {
+                    let next = format!(r##"{{"$ref":"#/$defs/a{}"}}"##, n + 1);
+                    format!(r#""a{n}":{{"allOf":[{next},{next}]}}"#)
+                })
+                .collect();
+            format!(r##"{{"$ref":"#/$defs/a0","$defs":{{{},"a{levels}":{{}}}}}}"##, defs.join(","))
+        };
+        assert!(is_plain(&twice(3)) && !is_plain(&twice(12)));
         let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
         assert!(is_plain(&deep(DEPTH)) && !is_plain(&deep(DEPTH + 1)));
         let all_of = |one: &str, times| format!(r#"{{"allOf":[{}]}}"#, vec![one; times].join(","));
