@@ -113,21 +113,17 @@ impl Capacity {
         let limit = machine.mappings.unwrap_or(MAPPINGS);
         let mappings = limit - MAPPINGS_LEFT.min(limit / 2);
         let space = machine.address_space.map_or(SPACE, |limit| limit.min(SPACE));
-        let mut bounds = vec![
+        let in_files = |files: u64| files.saturating_sub(RESERVED).saturating_mul(TASKS_FOR_A_FILE);
+        let files = machine.open_files.unwrap_or(u64::MAX);
+        let in_space = space.saturating_sub(address_space(profile, 0)) / space_of(profile);
+        let mut bounds = [
             (mappings / mappings_of(profile, 1), Bound::Mappings(limit)),
             (guest_memory / TASK_MEMORY, Bound::Memory(guest_memory)),
+            (in_files(files), Bound::OpenFiles(files)),
+            (in_space, Bound::AddressSpace(space)),
         ];
-        if let Some(files) = machine.open_files {
-            let tasks = files.saturating_sub(RESERVED).saturating_mul(TASKS_FOR_A_FILE);
-            bounds.push((tasks, Bound::OpenFiles(files)));
-        }
-        let in_space = space.saturating_sub(address_space(profile, 0)) / space_of(profile);
-        bounds.push((in_space, Bound::AddressSpace(space)));
-        let (tasks, bound) = bounds.into_iter().min_by_key(|(tasks, _)| *tasks).unwrap_or((
-            // There are always bounds; one task is the least that is of use.
-            1,
-            Bound::Instances,
-        ));
+        bounds.sort_by_key(|(tasks, _)| *tasks);
+        let (tasks, bound) = bounds[0];
         Self {
             tasks: u32::try_from(tasks.max(1)).unwrap_or(u32::MAX),
             bound,
