@@ -1,10 +1,13 @@
 //! Compiled code: kept, found again, distrusted, and never more than it may cost.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    process::Command,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant, SystemTime},
 };
 
 use backlot::{
@@ -316,26 +319,35 @@ async fn compiling_is_bounded_and_holds_up_nobody_else() {
 fn a_compiler_does_not_outlive_who_asked() {
     let folder = tempfile::tempdir().unwrap();
     let bomb = write(folder.path(), "bomb.wasm", &costly(3_000));
-    let process = Process::start([Path::new("check"), &bomb]);
-    let compiler = until(|| {
-        let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).ok()?;
-        let lists = tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")));
-        lists.flatten().find_map(|list| list.split(' ').next()?.parse::<u32>().ok())
-    });
+    // What the process starts holds the pipe open as well, and so its end is seen.
+    let pipe = folder.path().join("held");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let script = format!("exec 9>'{}'; exec \"$@\"", pipe.display());
+    let process = Process::shell(&script, [Path::new("check"), &bomb]);
+    let held = fs::File::open(&pipe).unwrap();
+    until_it_compiles(process.id());
     process.signal("KILL");
     process.wait();
-    until(|| (!Path::new(&format!("/proc/{compiler}/exe")).exists()).then_some(()));
+    let (all, gone) = mpsc::channel();
+    thread::spawn(move || all.send(io::read_to_string(held)));
+    assert!(gone.recv_timeout(Duration::from_secs(9)).is_ok(), "a compiler is still there");
 }
 
-/// Looks until there is something to see. The kernel tells of no such event.
-fn until<T>(look: impl Fn() -> Option<T>) -> T {
-    let since = std::time::Instant::now();
-    loop {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        assert!(since.elapsed() < Duration::from_secs(9), "it does not come to pass");
-        std::thread::sleep(Duration::from_millis(5));
+/// Looks until a process has another one compile, which then has threads for it. The
+/// kernel tells of no such event.
+fn until_it_compiles(process: u32) {
+    let compiles = || {
+        let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        let lists = tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")));
+        let lists: String = lists.flatten().collect();
+        lists.split_whitespace().any(|compiler| {
+            fs::read_dir(format!("/proc/{compiler}/task")).is_ok_and(|tasks| tasks.count() > 1)
+        })
+    };
+    let since = Instant::now();
+    while !compiles() {
+        assert!(since.elapsed() < Duration::from_secs(9), "it compiles nothing");
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

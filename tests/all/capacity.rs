@@ -8,19 +8,12 @@ use backlot::{
     registry::{Caller, Status},
     wasm::{Bound, Limits, Profile},
 };
-use backlot_tests::{TestHost, With, arguments};
+use backlot_tests::{Memory, TestHost, With, arguments};
 
 const FOR_HOURS: &str = r#"{"count":2,"every_ms":3600000}"#;
 
 fn dense() -> TestHost {
     TestHost::with(Config { profile: Profile::Dense, ..Config::default() })
-}
-
-/// Returns the memory that this process holds, in bytes.
-fn held() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
 fn mappings() -> usize {
@@ -120,7 +113,7 @@ async fn a_host_asked_for_more_than_the_machine_holds_takes_what_it_does() {
 #[tokio::test]
 async fn guests_may_declare_more_memory_than_there_is_and_not_hold_it() {
     // More than this process holds, and less than what the tasks declare.
-    let some = held() + (128 << 20);
+    let some = Memory::now() + (128 << 20);
     let config = Config {
         profile: Profile::Dense,
         guest_memory: Some(some),
@@ -141,7 +134,7 @@ async fn guests_may_declare_more_memory_than_there_is_and_not_hold_it() {
     assert_eq!(greedy.status, Status::Failed);
     let detail = greedy.detail.unwrap();
     assert!(detail.contains("for the memory of all guests"), "{detail}");
-    assert!(held() < some + (64 << 20));
+    assert!(Memory::now() < some + (64 << 20));
     for task in parked {
         assert_eq!(task.now().status, Status::Running);
     }
@@ -167,7 +160,7 @@ async fn a_crowd_of_guests_leaves_little_behind() {
     let instances = Some(u32::try_from(TASKS).unwrap());
     let host = TestHost::with(Config { instances, ..Config::default() });
     let probe = host.program("probe").await;
-    let before = held();
+    let before = Memory::now();
     let mut tasks = Vec::new();
     for _ in 0..TASKS {
         tasks.push(host.task(&probe, &arguments(&["hold", "4"])).await);
@@ -175,11 +168,11 @@ async fn a_crowd_of_guests_leaves_little_behind() {
     for task in &tasks {
         task.until("held").await;
     }
-    assert!(held() > before + TASKS * (4 << 20), "they hold what they say");
+    assert!(Memory::now() > before + TASKS * (4 << 20), "they hold what they say");
     for task in tasks {
         task.force("enough").await.unwrap();
         task.end().await;
     }
-    let left = held().saturating_sub(before);
+    let left = Memory::now().saturating_sub(before);
     assert!(left < TASKS * (512 << 10), "{} MiB are left", left >> 20);
 }

@@ -326,11 +326,17 @@ fn completions_and_the_manual_go_to_stdout() {
 #[test]
 fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
     let kinds = kind("noop").parent().unwrap().display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let closed = folder.path().join("closed").display().to_string();
+    let unread = format!(
+        r#"[ -p '{closed}' ] || mkfifo '{closed}'
+        (read _ < '{closed}'; "$@"; echo "code $?" >&2) | (exec <&-; echo > '{closed}')"#
+    );
     for args in
         [&["completions", "bash"][..], &["man"], &["doctor"], &["kinds", "--plugins", &kinds]]
     {
-        // Nobody reads from the start: the end of the pipe is closed before.
-        let ended = Process::shell(r#"(sleep 0.2; "$@"; echo "code $?" >&2) | :"#, args).wait();
+        // Nobody reads from the start: that the pipe is closed is told before.
+        let ended = Process::shell(&unread, args).wait();
         assert_eq!(ended.stderr, "code 0\n", "{args:?}");
         let ended = Process::shell(r#"exec "$@" >/dev/full"#, args).wait();
         assert_eq!(ended.code, Some(1), "{args:?}");

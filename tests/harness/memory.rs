@@ -16,7 +16,12 @@ impl Memory {
     pub fn from_now() -> Self {
         // 5 resets the peak; see `man 5 proc`.
         fs::write("/proc/self/clear_refs", "5").expect("the peak can be reset");
-        Self { before: status("VmRSS:") }
+        Self { before: Self::now() }
+    }
+
+    /// Returns what is resident now, in bytes.
+    pub fn now() -> u64 {
+        status("VmRSS:")
     }
 
     /// Returns by how many bytes the peak is above what was resident at first.

@@ -5,6 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::fd::OwnedFd,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -177,11 +178,7 @@ impl Process {
     ///
     /// When the process is gone.
     pub fn signal(&self, name: &str) {
-        let sent = Command::new("kill")
-            .args(["-s", name, &self.child.id().to_string()])
-            .status()
-            .expect("kill starts");
-        assert!(sent.success(), "the process is gone");
+        assert!(send(name, self.child.id()), "the process is gone");
     }
 
     /// Waits for the end without reading anything before it.
@@ -189,18 +186,25 @@ impl Process {
     /// # Panics
     ///
     /// When the process is still there after ten seconds.
-    pub fn wait_unread(mut self) -> Ended {
+    pub fn wait_unread(self) -> Ended {
         let since = Instant::now();
-        while self.child.try_wait().expect("the process can be waited for").is_none() {
-            let late = since.elapsed() > Duration::from_secs(10);
-            if late {
-                self.child.kill().expect("the process can be killed");
-            }
-            assert!(!late, "the process does not end while nobody reads what it writes");
-            std::thread::sleep(Duration::from_millis(5));
+        let Self { mut child, stdout, stderr } = self;
+        let id = child.id();
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            let waited = child.wait();
+            // Nobody listens once the test has failed.
+            let _ = ended.send((child, waited));
+        });
+        let waited = end.recv_timeout(Duration::from_secs(10));
+        if waited.is_err() {
+            send("KILL", id);
         }
+        let (child, waited) =
+            waited.expect("the process ends although nobody reads what it writes");
+        waited.expect("the process can be waited for");
         let took = since.elapsed();
-        Ended { took, ..self.wait() }
+        Ended { took, ..Self { child, stdout, stderr }.wait() }
     }
 
     /// Waits for the end.
@@ -225,6 +229,12 @@ impl Process {
             took: since.elapsed(),
         }
     }
+}
+
+/// Sends a signal, and tells whether there was a process to take it.
+fn send(name: &str, process: u32) -> bool {
+    let sent = Command::new("kill").args(["-s", name, &process.to_string()]).status();
+    sent.expect("kill starts").success()
 }
 
 /// Returns a reader that is at its end, to stand in for one that is closed.
