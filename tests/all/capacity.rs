@@ -58,20 +58,25 @@ async fn a_dense_host_does_what_a_fast_one_does() {
 #[tokio::test]
 async fn a_parked_task_takes_no_more_mappings_than_are_reckoned_with() {
     const TASKS: usize = 400;
-    for (profile, each) in [(Profile::Fast, 7), (Profile::Dense, 3)] {
-        let instances = Some(u32::try_from(TASKS).unwrap());
-        let before = mappings();
+    // Of the seven that are reckoned with in the pool, its stacks are there before.
+    for (profile, each) in [(Profile::Fast, 4), (Profile::Dense, 3)] {
+        let instances = Some(u32::try_from(2 * TASKS).unwrap());
         let host = TestHost::with(Config { profile, instances, ..Config::default() });
         let ticker = host.kind("ticker").await;
         // Slots and stacks that were used before are used again.
         for _ in 0..2 {
             let mut tasks = Vec::new();
-            for _ in 0..TASKS {
-                tasks.push(host.task(&ticker, FOR_HOURS).await);
+            let mut counts = [0; 2];
+            for count in &mut counts {
+                for _ in 0..TASKS {
+                    tasks.push(host.task(&ticker, FOR_HOURS).await);
+                }
+                *count = mappings();
             }
-            let taken = mappings() - before;
-            // The threads, the program's code and the pool's own come to some as well.
-            assert!(taken <= each * TASKS + 500, "{profile}: {taken} mappings for {TASKS} tasks");
+            let [some, twice] = counts;
+            let taken = twice.saturating_sub(some);
+            // A thread or an arena that comes up meanwhile has some as well.
+            assert!(taken <= each * TASKS + 40, "{profile}: {taken} mappings for {TASKS} tasks");
             for task in tasks {
                 task.force("enough").await.unwrap();
                 task.end().await;
