@@ -65,8 +65,7 @@ pub(crate) async fn of(
             return Ok(component);
         }
         let memory = home.compiler_memory();
-        let code =
-            home.compiler().compile(home.wasmtime(), home.profile(), &bytes, memory, &events)?;
+        let code = home.compiler().compile(home.profile(), &bytes, memory, &events)?;
         if let Some(cache) = home.cache() {
             cache.keep(&key, &code);
         }

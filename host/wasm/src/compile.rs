@@ -54,16 +54,13 @@ impl Compiler {
     /// is given. Blocks.
     pub(crate) fn compile(
         &self,
-        engine: &wasmtime::Engine,
         profile: Profile,
         component: &[u8],
         memory: u64,
         events: &Events,
     ) -> Result<Vec<u8>, CompileError> {
         match self {
-            Self::Inside => engine
-                .precompile_component(component)
-                .map_err(|error| CompileError::Invalid(trap::line(&error))),
+            Self::Inside => compile_checked(profile, component).map_err(CompileError::Invalid),
             Self::Program(program) => {
                 let job = Job {
                     work: WORK,
@@ -94,6 +91,11 @@ fn function_bytes(component: &[u8]) -> u64 {
 pub(crate) fn answer(args: &[String], component: &[u8]) -> Result<Vec<u8>, String> {
     let [profile] = args else { return Err("it is told no profile".to_owned()) };
     let profile: Profile = profile.parse().map_err(|_| format!("no profile `{profile}`"))?;
+    compile_checked(profile, component)
+}
+
+/// Compiles a component that is valid, and not too large for a host to hold.
+fn compile_checked(profile: Profile, component: &[u8]) -> Result<Vec<u8>, String> {
     // A compiler finds an invalid function when it comes to it, and goes on with all
     // others. What is valid with every feature may yet not be for this engine.
     Validator::new_with_features(WasmFeatures::all())

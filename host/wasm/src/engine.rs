@@ -262,7 +262,7 @@ impl Engine {
         const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
         let (_give_up, events) = given_up();
         let memory = self.compiler_memory();
-        self.compiler().compile(self.wasmtime(), self.profile(), EMPTY, memory, &events).map(drop)
+        self.compiler().compile(self.profile(), EMPTY, memory, &events).map(drop)
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {
