@@ -10,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use backlot::{
-    registry::Status,
-    wasm::{Grant, NetGrant},
-};
+use backlot::{registry::Status, wasm::Grant};
 use backlot_tests::{Process, Task, TestHost, With, arguments, program};
 
 fn folder(host: &Path, guest: &str, access: &str) -> Grant {
@@ -139,7 +136,7 @@ async fn c23_a_guest_sees_no_environment_and_no_network() {
 
     let grant = Grant {
         env: vec!["ONE=1".parse().unwrap()],
-        net: vec![NetGrant { host: "127.0.0.1".to_owned(), port }],
+        tcp: vec![format!("127.0.0.1:{port}").parse().unwrap()],
         ..Grant::default()
     };
     let output = probe(&host, grant.clone(), &["env"]).await.output().await;
@@ -152,7 +149,7 @@ async fn c23_a_guest_sees_no_environment_and_no_network() {
     assert_eq!(output.matches("refused").count(), 2, "only the granted peer: {output}");
 
     let by_name =
-        Grant { net: vec![NetGrant { host: "localhost".to_owned(), port }], ..Grant::default() };
+        Grant { tcp: vec![format!("localhost:{port}").parse().unwrap()], ..Grant::default() };
     let output = probe(&host, by_name, &dial).await.output().await;
     assert!(output.contains(&format!("connected localhost:{port}")), "{output}");
 }
@@ -166,7 +163,7 @@ async fn nothing_listens_and_nothing_is_looked_up_without_a_grant() {
     let output = host.task(&faulty, input).await.output().await;
     assert_eq!(output.lines().count(), 4, "{output}");
     assert!(!output.to_lowercase().contains(" ok"), "{output}");
-    let grant = Grant { net: vec!["127.0.0.1:9".parse().unwrap()], ..Grant::default() };
+    let grant = Grant { tcp: vec!["127.0.0.1:9".parse().unwrap()], ..Grant::default() };
     let with = With { grant, ..With::default() };
     let output = host.try_task(&faulty, input, with).await.unwrap().output().await;
     assert!(!output.to_lowercase().contains(" ok"), "a peer is no permit to listen: {output}");
@@ -231,7 +228,7 @@ async fn c23_http_reaches_granted_peers_only() {
     let ungranted = host.task(&fetch, &arguments(&urls)).await.output().await;
     assert_eq!(ungranted.matches("refused").count(), 4, "{ungranted}");
     let grant =
-        Grant { net: vec![format!("localhost:{port}").parse().unwrap()], ..Grant::default() };
+        Grant { tcp: vec![format!("localhost:{port}").parse().unwrap()], ..Grant::default() };
     let with = With { grant, ..With::default() };
     let output = host.try_task(&fetch, &arguments(&urls), with).await.unwrap().output().await;
     assert!(output.starts_with(&format!("200 {}: hello\n", urls[0])), "{output}");

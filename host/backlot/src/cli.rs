@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use backlot_wasm::{DirGrant, EnvGrant, GrantError, NetGrant, Profile};
+use backlot_wasm::{DirGrant, EnvGrant, GrantError, Peer, Profile};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -141,7 +141,7 @@ pub(crate) struct Run {
     pub(crate) env: Vec<Result<EnvGrant, GrantError>>,
     /// A peer that the task may connect to over TCP, and so over HTTP
     #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) net: Vec<NetGrant>,
+    pub(crate) net: Vec<Peer>,
     /// How much linear memory the task may use [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,

@@ -11,7 +11,7 @@ use std::{
 
 use wasmtime_wasi::{FsPerms, OpenMode, WasiCtxBuilder, filesystem::Dir, sockets::SocketAddrUse};
 
-use crate::policy::{Access, DirGrant, EnvGrant, Grant, NetGrant};
+use crate::policy::{Access, DirGrant, EnvGrant, Grant, Peer, PeerHost};
 
 /// A grant whose folders are open. Cheap to clone.
 ///
@@ -79,14 +79,20 @@ impl Grant {
             }
             dirs.push(open(grant)?);
         }
-        let net = NetPolicy(self.net.into());
+        let net = NetPolicy(self.tcp.into());
         Ok(OpenGrant(Arc::new(Inner { dirs, env: self.env, net })))
     }
 }
 
 fn open(grant: DirGrant) -> Result<OpenDir, OpenGrantError> {
-    let dir = cap_std::fs::Dir::open_ambient_dir(&grant.host, cap_std::ambient_authority())
-        .map_err(|source| OpenGrantError::Folder { path: grant.host, source })?;
+    let opened = cap_std::fs::Dir::open_ambient_dir(&grant.host, cap_std::ambient_authority());
+    let opened = match grant.below.as_os_str().is_empty() {
+        true => opened,
+        // Which leaves the folder by no link.
+        false => opened.and_then(|dir| dir.open_dir(&grant.below)),
+    };
+    let dir = opened
+        .map_err(|source| OpenGrantError::Folder { path: grant.host.join(&grant.below), source })?;
     let (perms, mode) = match grant.access {
         Access::ReadOnly => (FsPerms::ReadOnly, OpenMode::READ),
         Access::ReadWrite => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
@@ -115,7 +121,7 @@ impl OpenGrant {
 
 /// The TCP peers that a guest may connect to.
 #[derive(Clone)]
-pub(crate) struct NetPolicy(Arc<[NetGrant]>);
+pub(crate) struct NetPolicy(Arc<[Peer]>);
 
 impl NetPolicy {
     /// Opens the guest's sockets as far as the policy allows. A context that was
@@ -148,7 +154,7 @@ impl NetPolicy {
     /// Tells whether the guest may look up `name`.
     pub(crate) fn may_resolve(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.');
-        self.0.iter().any(|grant| grant.host.eq_ignore_ascii_case(name))
+        self.0.iter().any(|grant| grant.host.is_named(name))
     }
 
     /// Returns the addresses that the guest may reach as `host` and `port`;
@@ -156,12 +162,11 @@ impl NetPolicy {
     pub(crate) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let address: Option<IpAddr> = host.parse().ok();
-        let granted = self.0.iter().filter(|grant| grant.port == port).any(|grant| {
-            match (address, grant.address()) {
-                (Some(address), Some(granted)) => address.to_canonical() == granted.to_canonical(),
-                _ => grant.host.eq_ignore_ascii_case(host),
-            }
-        });
+        let granted =
+            self.0.iter().filter(|grant| grant.ports.contains(port)).any(|grant| match address {
+                Some(address) => grant.host.has(address),
+                None => grant.host.is_named(host),
+            });
         match (granted, address) {
             (false, _) => Ok(Vec::new()),
             (true, Some(address)) => Ok(vec![SocketAddr::new(address, port)]),
@@ -175,10 +180,12 @@ impl NetPolicy {
     /// or one that a granted name stands for now.
     async fn permits(&self, peer: SocketAddr) -> bool {
         let ip = peer.ip().to_canonical();
-        for grant in self.0.iter().filter(|grant| grant.port == peer.port()) {
-            let found = match grant.address() {
-                Some(address) => address.to_canonical() == ip,
-                None => names(&grant.host, ip).await,
+        for grant in self.0.iter().filter(|grant| grant.ports.contains(peer.port())) {
+            let found = match &grant.host {
+                PeerHost::Range(range) => range.contains(ip),
+                PeerHost::Name(name) => names(name, ip).await,
+                // Which of them the guest has looked up is not known here.
+                PeerHost::Below(_) => false,
             };
             if found {
                 return true;

@@ -48,7 +48,10 @@ pub use self::{
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
     limits::Limits,
-    policy::{Access, DirGrant, EnvGrant, Grant, GrantError, NetGrant},
+    policy::{
+        Access, Clocks, DirGrant, Egress, EnvGrant, Grant, GrantError, Lookup, Origin, Peer,
+        PeerError, PeerHost, Ports, Random, Range, Scheme, SecretGrant,
+    },
     process::{Compiler, compile_if_asked},
     profile::{InvalidProfile, Profile},
 };

@@ -118,7 +118,7 @@ async fn prepare(args: Run, common: &Common, console: &Console) -> Result<(Host,
     };
     let env = args.env.into_iter().collect::<Result<_, _>>();
     let env = env.map_err(|error| Refused::usage(error.to_string()))?;
-    let grant = Grant { dirs: args.dirs, env, net: args.net };
+    let grant = Grant { dirs: args.dirs, env, tcp: args.net, ..Grant::default() };
     let grant = grant.open().map_err(|error| Refused::by(&error))?;
     let text = match args.input {
         Some(source) => Some(input(source, limits.input).await?),

@@ -1,8 +1,10 @@
 //! What a task may reach: grants as values, and how they are written down.
 //!
-//! Pure: nothing here opens a folder or a connection. The default grants nothing.
+//! The default grants nothing.
 
-use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use crate::policy::net::{Origin, Peer, Range};
 
 /// What a task may reach beyond its own memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,8 +13,24 @@ pub struct Grant {
     pub dirs: Vec<DirGrant>,
     /// Environment variables that the guest sees.
     pub env: Vec<EnvGrant>,
-    /// TCP peers that the guest may connect to.
-    pub net: Vec<NetGrant>,
+    /// Peers that the guest may connect to over TCP, and so over HTTP.
+    pub tcp: Vec<Peer>,
+    /// Peers that the guest may exchange datagrams with.
+    pub udp: Vec<Peer>,
+    /// Servers that the guest may send HTTP requests to.
+    pub http: Vec<Origin>,
+    /// Private and other special addresses that the names above may stand for.
+    pub private: Vec<Range>,
+    /// Which names the guest may look up.
+    pub lookup: Lookup,
+    /// What the guest's clocks tell.
+    pub clocks: Clocks,
+    /// Where the guest's random numbers come from.
+    pub random: Random,
+    /// How much the guest may send.
+    pub egress: Egress,
+    /// Secrets that the host puts into the guest's requests.
+    pub secrets: Vec<SecretGrant>,
 }
 
 /// One folder of the host, as the guest sees it.
@@ -20,6 +38,9 @@ pub struct Grant {
 pub struct DirGrant {
     /// The folder on the host.
     pub host: PathBuf,
+    /// The path below it where the guest's own begins; empty for the folder itself.
+    /// It is followed without leaving the folder, whatever links it has.
+    pub below: PathBuf,
     /// The path under which the guest sees it.
     pub guest: String,
     /// What the guest may do in it.
@@ -27,7 +48,7 @@ pub struct DirGrant {
 }
 
 /// What a guest may do in a folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     /// Read and list.
     ReadOnly,
@@ -50,19 +71,76 @@ impl fmt::Debug for EnvGrant {
     }
 }
 
-/// One TCP peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetGrant {
-    /// A host name in lower case, or an address without brackets.
-    pub host: String,
-    /// The port; 0 is refused.
-    pub port: u16,
+/// Which names a guest may look up. A lookup carries data out, whatever comes of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lookup {
+    /// None. Names of HTTP servers are looked up by the host all the same.
+    None,
+    /// Those of the peers that are granted.
+    #[default]
+    Listed,
+    /// Any.
+    Any,
 }
 
-impl NetGrant {
-    /// Returns the peer's address where the grant names one.
-    pub fn address(&self) -> Option<IpAddr> {
-        self.host.parse().ok()
+/// What a guest's clocks tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clocks {
+    /// What the host's tell.
+    #[default]
+    Precise,
+    /// The same, down to the millisecond.
+    Coarse,
+    /// No time of day: that clock stands at the Unix epoch. Durations are coarse.
+    Hidden,
+}
+
+/// Where a guest's random numbers come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Random {
+    /// The system.
+    #[default]
+    System,
+    /// A generator with that seed, so that a run can be repeated. Not secure.
+    Seeded(u64),
+}
+
+/// How much a guest may send over the network; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Egress {
+    /// Bytes over all connections and requests: what is handed to the network,
+    /// headers of requests included.
+    pub bytes: Option<u64>,
+    /// HTTP requests.
+    pub requests: Option<u64>,
+}
+
+/// A secret of the host that stands in requests of a guest without being in it.
+///
+/// The guest has a placeholder as the value of a variable. In the header and in
+/// requests to the servers named here the host puts the secret in its place.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretGrant {
+    /// The name of the secret.
+    pub name: String,
+    /// The variable whose value is the placeholder.
+    pub variable: String,
+    /// The header that it may stand in, in lower case.
+    pub header: String,
+    /// The servers that it may go to.
+    pub to: Vec<Origin>,
+    /// The secret itself; `Debug` leaves it out.
+    pub value: String,
+}
+
+impl fmt::Debug for SecretGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretGrant")
+            .field("name", &self.name)
+            .field("variable", &self.variable)
+            .field("header", &self.header)
+            .field("to", &self.to)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,9 +154,6 @@ pub enum GrantError {
     /// part can be the secret.
     #[error("a variable grant cannot be read: {0}; write NAME=VALUE")]
     Env(&'static str),
-    /// The text does not describe a peer.
-    #[error("`{0}` is not a network grant: {1}; write HOST:PORT, or [ADDRESS]:PORT for IPv6")]
-    Net(String, &'static str),
 }
 
 impl FromStr for DirGrant {
@@ -111,7 +186,7 @@ impl FromStr for DirGrant {
             "" => "/",
             guest => guest,
         };
-        Ok(Self { host: PathBuf::from(host), guest: guest.to_owned(), access })
+        Ok(Self { host: host.into(), below: PathBuf::new(), guest: guest.to_owned(), access })
     }
 }
 
@@ -137,30 +212,12 @@ impl FromStr for EnvGrant {
     }
 }
 
-impl FromStr for NetGrant {
-    type Err = GrantError;
-
-    fn from_str(text: &str) -> Result<Self, GrantError> {
-        let fail = |why| GrantError::Net(text.to_owned(), why);
-        let (host, port) = text.rsplit_once(':').ok_or_else(|| fail("the port is missing"))?;
-        let port = match port.parse() {
-            Ok(0) | Err(_) => return Err(fail("the port is a number from 1 to 65535")),
-            Ok(port) => port,
-        };
-        let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            Some(address) => match address.parse::<std::net::Ipv6Addr>() {
-                Ok(address) => address.to_string(),
-                Err(_) => return Err(fail("the brackets hold no IPv6 address")),
-            },
-            None if host.contains(':') => return Err(fail("an IPv6 address stands in brackets")),
-            None => host.to_ascii_lowercase(),
-        };
-        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
-        match () {
-            () if host.is_empty() => Err(fail("the host is missing")),
-            () if !host.chars().all(named) => Err(fail("the host is a name or an address")),
-            () => Ok(Self { host, port }),
-        }
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadOnly => "ro",
+            Self::ReadWrite => "rw",
+        })
     }
 }
 
@@ -226,19 +283,6 @@ mod tests {
         for text in ["hunter2", "=hunter2", "A\0=hunter2"] {
             let error = text.parse::<EnvGrant>().unwrap_err().to_string();
             assert!(!error.contains("hunter2") && error.contains("NAME=VALUE"), "{error}");
-        }
-    }
-
-    #[test]
-    fn peers_are_a_host_and_a_port() {
-        let net = |text: &str| text.parse::<NetGrant>().map(|grant| (grant.host, grant.port));
-        assert_eq!(net("Example.COM:443"), Ok(("example.com".into(), 443)));
-        assert_eq!(net("127.0.0.1:80"), Ok(("127.0.0.1".into(), 80)));
-        assert_eq!(net("[::1]:80"), Ok(("::1".into(), 80)));
-        for bad in
-            ["", "a", ":80", "a:0", "a:65536", "::1:80", "[a]:80", "a b:1", "http://a:1", "*:80"]
-        {
-            assert!(net(bad).is_err(), "{bad} was taken");
         }
     }
 }
