@@ -11,7 +11,8 @@
 mod id;
 mod snapshot;
 
-// What a producer is asked for, and how its panics are kept away.
+// What a producer is asked for, what kinds there are, and how panics are kept away.
+mod catalog;
 mod contain;
 mod producer;
 
@@ -45,6 +46,9 @@ mod spill;
 mod text;
 
 pub use access::{Caller, Page, Unknown};
+pub use catalog::{
+    Announcer, Catalog, Change, Changes, GenerationView, KindDescriptor, KindState, KindView,
+};
 pub use config::{
     Caps, Clock, Config, Environment, Retention, SpillFile, SpillStore, SpoolLimits, StopBounds,
     SystemClock,

@@ -36,8 +36,33 @@ pub trait Producer: Send + Sync + 'static {
     /// Any [`Refusal`]; the caller of `start` gets it unchanged.
     fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>>;
 
-    /// Returns the version of the producer that tasks started now will run.
+    /// Returns the producer that a task started now is to run, where this one only
+    /// stands for it; `None` for this one.
+    ///
+    /// A start asks once, before anything else, and from then on speaks with what it
+    /// got. So what stands behind a name can be replaced at any moment, and no task
+    /// is half of one version and half of another.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`] when there is none now.
+    fn resolve(&self) -> Result<Option<Arc<dyn Producer>>, Refusal> {
+        Ok(None)
+    }
+
+    /// Returns the version that its tasks run.
     fn generation(&self) -> Option<Generation> {
+        None
+    }
+
+    /// Returns what its tasks may reach and use, a line each, where it is fixed.
+    fn grant(&self) -> Option<Arc<[String]>> {
+        None
+    }
+
+    /// Returns how many tasks of its kind may be live at once, where that differs
+    /// from the registry's own cap.
+    fn cap(&self) -> Option<usize> {
         None
     }
 

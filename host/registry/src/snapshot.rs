@@ -1,5 +1,7 @@
 //! What a task looks like from outside.
 
+use std::sync::Arc;
+
 use crate::{Generation, Kind, SessionId, Status, StopCause, TaskId, Usage};
 
 /// A view of one task at one moment; a value of its own, never live state.
@@ -30,6 +32,8 @@ pub struct Snapshot {
     pub usage: Option<Usage>,
     /// The version of the producer that it runs.
     pub generation: Option<Generation>,
+    /// What it may reach and use, a line each, where its producer can tell.
+    pub grant: Option<Arc<[String]>>,
     /// How many bytes of output the task has produced.
     pub output_bytes: u64,
     /// How many of those are no longer kept.

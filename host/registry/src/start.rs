@@ -15,8 +15,8 @@ use std::{
 use tokio::runtime::Handle;
 
 use crate::{
-    AgentId, Ending, Event, Form, Generation, Kind, Owner, Producer, Refusal, Registry, Request,
-    Run, Step, StopBounds, StopCause, TaskHost, TaskId,
+    AgentId, Caps, Ending, Event, Form, Generation, Kind, Owner, Producer, Refusal, Registry,
+    Request, Run, Step, StopBounds, StopCause, TaskHost, TaskId,
     contain::{Contained, Panic, contain},
     driver::Driver,
     registry::Inner,
@@ -152,15 +152,17 @@ impl Registry {
     ) -> Result<TaskId, StartError> {
         let inner = &self.inner;
         let Start { label, input, owner, step } = start;
+        let producer = inner.resolve(producer)?;
         let facts = inner.ask_facts(&*producer)?;
         let label: Box<str> = check_label(&label)?.into();
-        let id = inner.take_place(&facts.kind, owner.as_ref())?;
+        let id = inner.take_place(&facts, owner.as_ref())?;
         let plan = Plan {
             id: id.clone(),
             label,
             owner,
             form: facts.form,
             generation: facts.generation,
+            grant: facts.grant,
             bounds: facts.bounds.unwrap_or(inner.shared.config.bounds),
         };
         let task = Arc::new(Task::new(plan, inner.shared.clone()));
@@ -203,6 +205,8 @@ struct Facts {
     kind: Kind,
     form: Form,
     generation: Option<Generation>,
+    grant: Option<Arc<[String]>>,
+    cap: Option<usize>,
     bounds: Option<StopBounds>,
 }
 
@@ -210,18 +214,32 @@ impl Inner {
     fn ask_facts(&self, producer: &dyn Producer) -> Result<Facts, StartError> {
         let kind = contain(|| producer.kind().clone())
             .map_err(|panic| self.panicked(&unnamed(), panic))?;
-        contain(|| (producer.form(), producer.generation(), producer.stop_bounds()))
-            .map_err(|panic| self.panicked(&kind, panic))
-            .map(|(form, generation, bounds)| Facts {
-                kind: kind.clone(),
-                form,
-                generation,
-                bounds,
-            })
+        contain(|| Facts {
+            kind: kind.clone(),
+            form: producer.form(),
+            generation: producer.generation(),
+            grant: producer.grant(),
+            cap: producer.cap(),
+            bounds: producer.stop_bounds(),
+        })
+        .map_err(|panic| self.panicked(&kind, panic))
     }
 
-    fn take_place(&self, kind: &Kind, owner: Option<&Owner>) -> Result<TaskId, StartError> {
-        let caps = &self.shared.config.caps;
+    /// Returns the producer that stands behind the one that was given.
+    fn resolve(&self, producer: Arc<dyn Producer>) -> Result<Arc<dyn Producer>, StartError> {
+        let kind = || contain(|| producer.kind().clone()).unwrap_or_else(|_| unnamed());
+        match contain(|| producer.resolve()) {
+            Ok(Ok(None)) => Ok(producer),
+            Ok(Ok(Some(behind))) => Ok(behind),
+            Ok(Err(refusal)) => Err(StartError::Refused { kind: kind(), refusal }),
+            Err(panic) => Err(self.panicked(&kind(), panic)),
+        }
+    }
+
+    fn take_place(&self, facts: &Facts, owner: Option<&Owner>) -> Result<TaskId, StartError> {
+        let kind = &facts.kind;
+        let caps = self.shared.config.caps;
+        let caps = &Caps { per_kind: facts.cap.or(caps.per_kind), ..caps };
         if let Some(id) = self.with_table(|table| table.take_place(kind, owner, caps))? {
             return Ok(id);
         }

@@ -15,8 +15,8 @@ use tokio::{
 };
 
 use crate::{
-    Channel, Config, Control, Environment, Form, Generation, Owner, Snapshot, State, StopBounds,
-    Stream, TaskId, Usage,
+    Channel, Config, Control, Environment, Form, Generation, Owner, SessionId, Snapshot, State,
+    StopBounds, Stream, TaskId, Usage,
     contain::{contain, lock},
     output::{Spool, Totals},
     stop::Demand,
@@ -69,6 +69,7 @@ pub(crate) struct Task {
     pub(crate) owner: Option<Owner>,
     pub(crate) form: Form,
     pub(crate) generation: Option<Generation>,
+    pub(crate) grant: Option<Arc<[String]>>,
     pub(crate) bounds: StopBounds,
     pub(crate) started_at_ms: u64,
     pub(crate) shared: Arc<Shared>,
@@ -172,12 +173,13 @@ pub(crate) struct Plan {
     pub(crate) owner: Option<Owner>,
     pub(crate) form: Form,
     pub(crate) generation: Option<Generation>,
+    pub(crate) grant: Option<Arc<[String]>>,
     pub(crate) bounds: StopBounds,
 }
 
 impl Task {
     pub(crate) fn new(plan: Plan, shared: Arc<Shared>) -> Self {
-        let Plan { id, label, owner, form, generation, bounds } = plan;
+        let Plan { id, label, owner, form, generation, grant, bounds } = plan;
         Self {
             id,
             sequence: AtomicU64::new(0),
@@ -185,6 +187,7 @@ impl Task {
             owner,
             form,
             generation,
+            grant,
             bounds,
             started_at_ms: shared.environment.clock.epoch_ms(),
             shared,
@@ -248,6 +251,7 @@ impl Task {
                 stopped_by: body.state.cause(),
                 usage,
                 generation: self.generation.clone(),
+                grant: self.grant.clone(),
                 output_bytes: self.output.get().map_or(0, |spool| spool.end()),
                 dropped_bytes: self.output.get().map_or(0, |spool| spool.start()),
             };
@@ -329,6 +333,11 @@ impl TaskHost {
     /// Returns the task's id.
     pub fn task(&self) -> &TaskId {
         &self.task.id
+    }
+
+    /// Returns the session of the task's owner, if it has one.
+    pub fn owner_session(&self) -> Option<&SessionId> {
+        self.task.owner.as_ref().map(|owner| owner.session())
     }
 
     /// Returns where the task's output goes.

@@ -273,3 +273,40 @@ async fn r24_a_failed_start_holds_no_disposal_up() {
     owner.dispose().await;
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_producer_that_stands_for_another_starts_that_one() {
+    let host = Host::new();
+    let first = Fake::new("work", Form::Final);
+    *host.fake.behind.lock().unwrap() = Ok(Some(first.clone()));
+    let id = host.registry.start(host.fake.clone(), Start::default()).await.unwrap();
+    first.work().end(Outcome::completed());
+    assert_eq!(host.settled(&id).await.status, Status::Completed);
+    assert_eq!(host.fake.runs.load(Ordering::SeqCst), 0);
+
+    *host.fake.behind.lock().unwrap() = Err(Refusal::Unavailable("it was unloaded".to_owned()));
+    let error = host.registry.start(host.fake.clone(), Start::default()).await.unwrap_err();
+    assert_eq!(error.to_string(), "work did not start: unavailable: it was unloaded");
+    assert_eq!(host.registry.health().live, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r24_a_kind_may_have_a_cap_of_its_own() {
+    let config =
+        Config { caps: Caps { per_kind: Some(1), ..Caps::default() }, ..Config::default() };
+    let host = Host::with(config);
+    *host.fake.cap.lock().unwrap() = Some(2);
+    let (_one, _two) = (host.start().await, host.start().await);
+    let error = host.registry.start(host.fake.clone(), Start::default()).await.unwrap_err();
+    let StartError::Full { cap: Cap::Kind(kind), limit: 2 } = error else { panic!("{error}") };
+    assert_eq!(kind.as_str(), "work");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_shows_what_was_granted_also_after_the_end() {
+    let host = Host::new();
+    let lines: Arc<[String]> = Arc::from(["dir /src:ro".to_owned()]);
+    *host.fake.grant.lock().unwrap() = Some(lines.clone());
+    let id = host.ended().await;
+    assert_eq!(host.get(&id).grant, Some(lines));
+}

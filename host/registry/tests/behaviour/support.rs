@@ -195,6 +195,10 @@ pub struct Fake {
     pub answering: Mutex<Answering>,
     pub bounds: Mutex<Option<StopBounds>>,
     pub generation: Mutex<Option<Generation>>,
+    pub grant: Mutex<Option<Arc<[String]>>>,
+    pub cap: Mutex<Option<usize>>,
+    /// What stands behind it.
+    pub behind: Mutex<Result<Option<Arc<dyn Producer>>, Refusal>>,
     /// How often `run` was called.
     pub runs: AtomicUsize,
     works: Mutex<mpsc::Receiver<Work>>,
@@ -214,6 +218,9 @@ impl Fake {
             answering: Mutex::new(Answering::Agree(Agreed::WindsDown)),
             bounds: Mutex::new(None),
             generation: Mutex::new(None),
+            grant: Mutex::new(None),
+            cap: Mutex::new(None),
+            behind: Mutex::new(Ok(None)),
             runs: AtomicUsize::new(0),
             works: Mutex::new(works),
             sender,
@@ -248,8 +255,20 @@ impl Producer for Fake {
         self.form
     }
 
+    fn resolve(&self) -> Result<Option<Arc<dyn Producer>>, Refusal> {
+        self.behind.lock().unwrap().clone()
+    }
+
     fn generation(&self) -> Option<Generation> {
         self.generation.lock().unwrap().clone()
+    }
+
+    fn grant(&self) -> Option<Arc<[String]>> {
+        self.grant.lock().unwrap().clone()
+    }
+
+    fn cap(&self) -> Option<usize> {
+        *self.cap.lock().unwrap()
     }
 
     fn stop_bounds(&self) -> Option<StopBounds> {
