@@ -23,6 +23,7 @@ mod names;
 mod output;
 mod pipes;
 mod programs;
+mod reloading;
 mod retention;
 mod sandbox;
 mod starting;

@@ -131,6 +131,11 @@ impl TestHost {
         Ok(Task { registry: self.registry().clone(), id })
     }
 
+    /// Returns a task by its id.
+    pub fn task_of(&self, id: TaskId) -> Task {
+        Task { registry: self.registry().clone(), id }
+    }
+
     /// Starts the probe program with these arguments.
     ///
     /// # Panics

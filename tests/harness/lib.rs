@@ -10,10 +10,12 @@ mod files;
 mod host;
 mod memory;
 mod process;
+mod versions;
 
 pub use self::{
     files::{backlot, example, kind, program},
     host::{Task, TestHost, With, arguments},
     memory::Memory,
     process::{Ended, Process},
+    versions::{same_but_new, ver},
 };

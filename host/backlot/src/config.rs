@@ -11,6 +11,8 @@ use backlot_wasm::{Compiler, Profile};
 pub struct Config {
     /// The folder whose `<kind>.wasm` files are the kinds.
     pub plugins: PathBuf,
+    /// When a kind is loaded anew whose file has changed.
+    pub reload: Reload,
     /// The folder that compiled code is kept in, for this user alone; `None` keeps
     /// none.
     pub cache: Option<PathBuf>,
@@ -32,6 +34,18 @@ pub struct Config {
     pub registry: registry::Config,
 }
 
+/// When a kind is loaded anew whose file has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reload {
+    /// When somebody asks for it.
+    #[default]
+    Asked,
+    /// As soon as it has changed. All kinds are loaded when the host starts.
+    Watch,
+    /// Within a second or two, without asking the system to tell of changes.
+    Poll,
+}
+
 /// Why a configuration is not usable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -47,6 +61,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             plugins: default_plugins(),
+            reload: Reload::default(),
             cache: default_cache(),
             compiler: Compiler::default(),
             spill: env::temp_dir(),

@@ -1,28 +1,22 @@
 //! The host: what an embedding program starts and what the commands run on.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, path::Path, sync::Arc};
 
-use backlot_registry::{self as registry, Environment, InvalidKind, Kind, Registry, SystemClock};
+use backlot_registry::{
+    self as registry, Catalog as _, Environment, Kind, KindState, Registry, SystemClock,
+};
 use backlot_wasm::{
-    Cache, Capacity, Component, Engine, EngineConfig, EngineError, FileStamp, LoadError,
+    self as wasm, Cache, Capacity, Component, ComponentCatalog, Engine, EngineConfig, EngineError,
+    KindError, Plugins, Watch, Watching,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::fs::File;
 
 use crate::{
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, Reload},
     render,
     spill::TempSpill,
     threads::Threads,
 };
-
-/// The largest component that is read, in bytes. Interpreters with their
-/// standard libraries are around 20 to 40 MB.
-const COMPONENT_BYTES: u64 = 128 << 20;
 
 /// How much compiled code is kept, in bytes: some hundred kinds, or some twenty
 /// interpreters.
@@ -33,11 +27,12 @@ pub(crate) const CACHE_BYTES: u64 = 2 << 30;
 ///
 /// Dropping it ends what still runs. [`Host::shutdown`] ends it in order.
 pub struct Host {
-    // The first to be dropped.
+    // The first to be dropped: nothing is loaded any more.
+    watch: Option<Watch>,
     threads: Threads,
     registry: Registry,
     engine: Engine,
-    plugins: PathBuf,
+    plugins: Plugins,
     warnings: Vec<String>,
 }
 
@@ -73,76 +68,9 @@ pub enum HostError {
     /// The engine could not be set up.
     #[error(transparent)]
     Engine(#[from] EngineError),
-}
-
-/// Why a kind or a component file could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum KindError {
-    /// The name is not one that a kind can have.
-    #[error(transparent)]
-    Name(#[from] InvalidKind),
-    /// There is no such kind.
-    #[error("there is no kind `{kind}` in {}; {}", folder.display(), known(.kinds))]
-    Unknown {
-        /// The kind that was asked for.
-        kind: Kind,
-        /// The folder that was looked into.
-        folder: PathBuf,
-        /// The kinds that are there.
-        kinds: Vec<Kind>,
-    },
-    /// There is no plugin folder.
-    #[error(
-        "there is no kind `{kind}`: the plugin folder {} is missing; build the kinds with \
-         `just plugins`, or name another folder with --plugins",
-        folder.display()
-    )]
-    NoFolder {
-        /// The kind that was asked for.
-        kind: Kind,
-        /// The folder that is not there.
-        folder: PathBuf,
-    },
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The file cannot be a kind by its name.
-    #[error("{}: {source}", path.display())]
-    FileName {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: InvalidKind,
-    },
-    /// The file is larger than any component that is run.
-    #[error("{} is larger than a component can be, which is {limit} bytes", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The size of the largest component that is run, in bytes.
-        limit: u64,
-    },
-    /// The file is not a component that this host can run.
-    #[error("{}: {source}", path.display())]
-    Load {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: LoadError,
-    },
-    /// The file describes itself as another kind than its name says.
-    #[error("{} describes itself as `{found}`; rename it to {found}.wasm", path.display())]
-    OtherKind {
-        /// The file.
-        path: PathBuf,
-        /// What it describes itself as.
-        found: Kind,
-    },
+    /// The thread that watches the plugin folder could not be started.
+    #[error("the thread that watches the plugin folder could not be started")]
+    Watch(#[source] io::Error),
 }
 
 impl Host {
@@ -176,10 +104,19 @@ impl Host {
             runtime: threads.handle().clone(),
             first_number: Arc::new(|_| 1),
         };
+        let engine = Engine::new(engine)?;
+        let catalog = ComponentCatalog::new(engine.clone(), Arc::new(SystemClock));
+        let plugins = Plugins::new(config.plugins, engine.clone(), catalog);
+        let watch = match config.reload {
+            Reload::Asked => None,
+            Reload::Watch => Some(Watch::start(plugins.clone())),
+            Reload::Poll => Some(Watch::start_polling(plugins.clone())),
+        };
         Ok(Self {
+            watch: watch.transpose().map_err(HostError::Watch)?,
             registry: Registry::new(config.registry, environment),
-            engine: Engine::new(engine)?,
-            plugins: config.plugins,
+            engine,
+            plugins,
             warnings,
             threads,
         })
@@ -215,70 +152,80 @@ impl Host {
             capacity: self.engine.capacity(),
             guest_memory: self.engine.guest_memory(),
             stuck_threads,
-            warnings: self.warnings.iter().cloned().chain(cache).chain(stuck).collect(),
+            warnings: [self.warnings.clone(), self.plugin_warnings()]
+                .into_iter()
+                .flatten()
+                .chain(cache)
+                .chain(stuck)
+                .collect(),
         }
     }
 
-    /// Loads a kind from the plugin folder.
+    /// Returns what is wrong with the plugin folder and what came from it, a line each.
+    fn plugin_warnings(&self) -> Vec<String> {
+        let watching = match self.watching() {
+            Some(polling @ Watching::Polling { .. }) => Some(polling.to_string()),
+            Some(Watching::Events) | None => None,
+        };
+        let strays = self.plugins.strays();
+        let strays = strays.iter().map(|it| format!("{}: {}", it.path.display(), it.why));
+        let kinds = self.catalog().kinds();
+        let kinds = kinds.into_iter().filter_map(|view| {
+            let why = view.trouble?;
+            Some(match view.state {
+                KindState::Serving => format!("{} was not replaced: {why}", view.kind),
+                _ => format!("{} cannot be run: {why}", view.kind),
+            })
+        });
+        self.plugins.trouble().into_iter().chain(watching).chain(kinds).chain(strays).collect()
+    }
+
+    /// Returns the kinds that are loaded.
+    pub fn catalog(&self) -> &ComponentCatalog {
+        self.plugins.catalog()
+    }
+
+    /// Returns the plugin folder and what comes from it.
+    pub fn plugins(&self) -> &Plugins {
+        &self.plugins
+    }
+
+    /// Returns how changes of the plugin folder are noticed, where it is watched.
+    pub fn watching(&self) -> Option<Watching> {
+        self.watch.as_ref().map(Watch::watching)
+    }
+
+    /// Loads a kind from the plugin folder, unless it is loaded as its file is now.
     ///
     /// # Errors
     ///
     /// When there is no such kind, or its file cannot be run.
     pub async fn load_kind(&self, name: &str) -> Result<Component, KindError> {
-        let kind = Kind::new(name)?;
-        // A kind is letters, digits and hyphens, so it cannot leave the folder.
-        let path = self.plugins.join(format!("{kind}.wasm"));
-        // A link to nothing is a file that cannot be read, and is told so.
-        match tokio::fs::symlink_metadata(&path).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let folder = self.plugins.clone();
-                return Err(match folder.exists() {
-                    true => KindError::Unknown { kind, folder, kinds: self.kinds() },
-                    false => KindError::NoFolder { kind, folder },
-                });
-            }
-            _ => {}
-        }
-        self.load_kind_file(&path).await
+        self.plugins.current(&Kind::new(name)?).await
     }
 
-    /// Loads a file of a plugin folder, whose name is that of its kind.
+    /// Loads a file that is named after its kind, as those of a plugin folder are, and
+    /// leaves the catalogue as it is.
     ///
     /// # Errors
     ///
     /// When it is not named after its kind, or cannot be read or run.
     pub async fn load_kind_file(&self, path: &Path) -> Result<Component, KindError> {
-        let kind = kind_of(path)
-            .map_err(|source| KindError::FileName { path: path.to_owned(), source })?;
-        let component = self.load_file(path).await?;
-        match &component.description().kind {
-            found if *found == kind => Ok(component),
-            found => Err(KindError::OtherKind { path: path.to_owned(), found: found.clone() }),
-        }
+        wasm::load_kind_file(&self.engine, path).await
     }
 
-    /// Loads the component in a file.
+    /// Loads the component in a file, and leaves the catalogue as it is.
     ///
     /// # Errors
     ///
     /// When the file cannot be read or run.
     pub async fn load_file(&self, path: &Path) -> Result<Component, KindError> {
-        let (file, stamp) = open(path, COMPONENT_BYTES).await?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let loaded = match Component::recall(&self.engine, &name, stamp, 1).await {
-            Some(loaded) => loaded,
-            None => {
-                let bytes = read(path, file, COMPONENT_BYTES).await?;
-                Component::load_read(&self.engine, &name, bytes, stamp, 1).await
-            }
-        };
-        loaded.map_err(|source| KindError::Load { path: path.to_owned(), source })
+        wasm::load_file(&self.engine, path).await
     }
 
     /// Returns the kinds that the plugin folder has files for, in order.
     pub fn kinds(&self) -> Vec<Kind> {
-        let files = kind_files(&self.plugins).unwrap_or_default();
-        files.iter().filter_map(|path| kind_of(path).ok()).collect()
+        self.plugins.kinds()
     }
 
     /// Stops every task by the stop ladder and lets go of everything.
@@ -294,97 +241,5 @@ pub(crate) fn raise_open_files() {
     if limit.current != limit.maximum {
         // Where it cannot be raised, fewer tasks fit, and that is told.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    }
-}
-
-/// Returns the files of a plugin folder that are meant to be kinds, in order.
-pub(crate) fn kind_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        if name.as_encoded_bytes().ends_with(b".wasm") {
-            files.push(name);
-        }
-    }
-    // In the order of their kinds, which the ending would change.
-    files.sort_by(|one, other| Path::new(one).file_stem().cmp(&Path::new(other).file_stem()));
-    Ok(files.into_iter().map(|name| folder.join(name)).collect())
-}
-
-/// Returns the kind that a file of a plugin folder is named after.
-pub(crate) fn kind_of(path: &Path) -> Result<Kind, InvalidKind> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Kind::new(name.strip_suffix(".wasm").unwrap_or(&name))
-}
-
-/// Opens a component file. A path can name anything, and what it names can change
-/// at any time, so only what was opened is looked at.
-async fn open(path: &Path, limit: u64) -> Result<(File, FileStamp), KindError> {
-    let fail = |source| KindError::Read { path: path.to_owned(), source };
-    // Opening a pipe would wait for its writer.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let opened = File::options().read(true).custom_flags(flags).open(path).await;
-    let file = match opened {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-            return Err(fail(io::Error::new(error.kind(), "it is a link to nothing")));
-        }
-        opened => opened.map_err(fail)?,
-    };
-    let about = file.metadata().await.map_err(fail)?;
-    if about.is_dir() {
-        return Err(fail(io::Error::other("it is a folder")));
-    }
-    if !about.is_file() {
-        return Err(fail(io::Error::other("it is not a regular file")));
-    }
-    if about.len() > limit {
-        return Err(KindError::TooLarge { path: path.to_owned(), limit });
-    }
-    Ok((file, FileStamp::from(&about)))
-}
-
-/// Reads a component file, bounded.
-async fn read(path: &Path, file: File, limit: u64) -> Result<Vec<u8>, KindError> {
-    use tokio::io::AsyncReadExt as _;
-    let mut bytes = Vec::new();
-    // One byte more than the limit tells that there is more by now.
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .await
-        .map_err(|source| KindError::Read { path: path.to_owned(), source })?;
-    match bytes.len() as u64 > limit {
-        true => Err(KindError::TooLarge { path: path.to_owned(), limit }),
-        false => Ok(bytes),
-    }
-}
-
-fn known(kinds: &[Kind]) -> String {
-    match kinds {
-        [] => "it has no kinds; build them with `just plugins`, or name a folder with --plugins"
-            .to_owned(),
-        kinds => {
-            let names: Vec<&str> = kinds.iter().map(Kind::as_str).collect();
-            format!("it has {}", names.join(", "))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_file_is_read_up_to_the_limit_whatever_size_it_claims() {
-        let read = async |path: &Path, limit| {
-            let (file, _) = open(path, limit).await?;
-            read(path, file, limit).await
-        };
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        io::Write::write_all(&mut file, b"12345").unwrap();
-        assert_eq!(read(file.path(), 5).await.unwrap(), b"12345");
-        assert!(matches!(read(file.path(), 4).await, Err(KindError::TooLarge { limit: 4, .. })));
-        // It has more than the size that it tells, which is 0.
-        let growing = Path::new("/proc/self/status");
-        assert!(matches!(read(growing, 4).await, Err(KindError::TooLarge { .. })));
     }
 }

@@ -124,9 +124,10 @@ mod wire;
 
 pub use self::{
     cli::main,
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, Reload},
     exit::Exit,
-    host::{Health, Host, HostError, KindError},
+    host::{Health, Host, HostError},
 };
 pub use backlot_registry as registry;
 pub use backlot_wasm as wasm;
+pub use backlot_wasm::KindError;

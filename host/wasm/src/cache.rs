@@ -110,6 +110,12 @@ impl From<&Metadata> for FileStamp {
 }
 
 impl FileStamp {
+    /// Returns one that differs from those with other numbers.
+    #[cfg(test)]
+    pub(crate) fn numbered(inode: u64) -> Self {
+        Self { device: 0, inode, size: 0, modified: (0, 0), changed: (0, 0) }
+    }
+
     /// Tells whether a later change of the file would show in its times.
     fn is_settled(&self, now: SystemTime) -> bool {
         let last = self.modified.max(self.changed).0;

@@ -18,6 +18,67 @@ use crate::{
 pub(crate) struct Code {
     pub(crate) component: Component,
     pub(crate) digest: ComponentDigest,
+    pub(crate) source: Source,
+}
+
+/// Where code can be had from again once it is mapped no more.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// The entry of the cache, which stays what it is as long as it is open.
+    Entry(Arc<File>),
+    /// The code itself, where there is no cache.
+    Mapped,
+}
+
+/// Code that is not mapped, and can be again without its component.
+pub(crate) struct Dormant {
+    digest: ComponentDigest,
+    code: Unmapped,
+}
+
+enum Unmapped {
+    Entry(Arc<File>),
+    Bytes(Arc<[u8]>),
+}
+
+impl Dormant {
+    /// Puts code aside.
+    ///
+    /// # Errors
+    ///
+    /// When it can be had from nowhere again.
+    pub(crate) fn of(
+        component: &Component,
+        digest: ComponentDigest,
+        source: &Source,
+    ) -> wasmtime::Result<Self> {
+        let code = match source {
+            Source::Entry(file) => Unmapped::Entry(Arc::clone(file)),
+            Source::Mapped => Unmapped::Bytes(component.serialize()?.into()),
+        };
+        Ok(Self { digest, code })
+    }
+
+    /// Maps the code again.
+    pub(crate) async fn wake(&self, engine: &Engine) -> Result<Code, CompileError> {
+        let digest = self.digest;
+        let engine = engine.clone();
+        let (component, source) = match &self.code {
+            Unmapped::Entry(file) => {
+                let entry = Arc::clone(file);
+                let source = Source::Entry(Arc::clone(file));
+                let map = move || {
+                    map(&engine, &entry).map_err(|error| CompileError::Compiler(trap::line(&error)))
+                };
+                (on_a_thread(map).await?, source)
+            }
+            Unmapped::Bytes(code) => {
+                let code = Arc::clone(code);
+                (on_a_thread(move || take(&engine, &code)).await?, Source::Mapped)
+            }
+        };
+        Ok(Code { component, digest, source })
+    }
 }
 
 /// Returns the code of the component in a file, if an earlier load of the same file
@@ -26,8 +87,8 @@ pub(crate) async fn recall(engine: &Engine, stamp: FileStamp) -> Option<Code> {
     let engine = engine.clone();
     let recall = move || {
         let digest = engine.cache()?.recall(&stamp)?;
-        let component = kept(&engine, &Key::new(engine.wasmtime(), digest))?;
-        Some(Code { component, digest })
+        let (component, source) = kept(&engine, &Key::new(engine.wasmtime(), digest))?;
+        Some(Code { component, digest, source })
     };
     spawn_blocking(recall).await.ok()?
 }
@@ -50,8 +111,8 @@ pub(crate) async fn of(
         (digest, key, kept(&home, &key))
     };
     let (digest, key, found) = spawn_blocking(look).await.map_err(lost)?;
-    if let Some(component) = found {
-        return Ok(Code { component, digest });
+    if let Some((component, source)) = found {
+        return Ok(Code { component, digest, source });
     }
     // The semaphore is never closed; without a turn it is only one more.
     let turn = engine.compile_turn().await;
@@ -61,8 +122,8 @@ pub(crate) async fn of(
     let compile = move || {
         let _turn = turn;
         // Whoever had the turn before may have compiled the same.
-        if let Some(component) = kept(&home, &key) {
-            return Ok(component);
+        if let Some(found) = kept(&home, &key) {
+            return Ok(found);
         }
         let memory = home.compiler_memory();
         let code = home.compiler().compile(home.profile(), &bytes, memory, &events)?;
@@ -70,18 +131,19 @@ pub(crate) async fn of(
             cache.keep(&key, &code);
         }
         // What is mapped is shared with every process that has mapped it.
-        kept(&home, &key).map_or_else(|| take(&home, &code), Ok)
+        let taken = || take(&home, &code).map(|component| (component, Source::Mapped));
+        kept(&home, &key).map_or_else(taken, Ok)
     };
-    let component = on_a_thread(compile).await?;
-    Ok(Code { component, digest })
+    let (component, source) = on_a_thread(compile).await?;
+    Ok(Code { component, digest, source })
 }
 
 /// Returns what is kept under a key, if it can be used.
-fn kept(engine: &Engine, key: &Key) -> Option<Component> {
+fn kept(engine: &Engine, key: &Key) -> Option<(Component, Source)> {
     let cache = engine.cache()?;
     let file = cache.find(key)?;
     match map(engine, &file) {
-        Ok(component) => Some(component),
+        Ok(component) => Some((component, Source::Entry(Arc::new(file)))),
         Err(error) => {
             tracing::debug!(?error, "an entry of the compile cache is of no use");
             // Unless it is this process that cannot reach what it has open, or has no

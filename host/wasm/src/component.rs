@@ -2,9 +2,19 @@
 //!
 //! Everything about a component that can fail without a task fails here.
 
-use std::{fmt, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use backlot_registry::{Form, Generation, InvalidKind, Kind, Refusal};
+use backlot_registry::{Announcer, Change, Form, Generation, InvalidKind, Kind, Refusal};
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use wasmtime::component::{ComponentExportIndex, InstancePre, types::ComponentItem};
 
@@ -12,10 +22,11 @@ use crate::{
     bindings::{
         CONTRACT_VERSION, Descriptor, LIFECYCLE, Manner, OUTPUT, STEPS, lifecycle, output, steps,
     },
+    cache::ComponentDigest,
     cache::FileStamp,
     capacity,
     check::{self, ComponentForm, NotRunnable},
-    code::{self, Code},
+    code::{self, Code, Dormant, Source},
     command,
     compile::CompileError,
     engine::Engine,
@@ -44,6 +55,53 @@ pub(crate) struct Loaded {
     pub(crate) entry: Entry,
     description: Description,
     schema: Option<Schema>,
+    code: (ComponentDigest, Source),
+    /// The last, so that whoever hears of its end finds the rest gone.
+    pub(crate) life: Life,
+}
+
+/// Who runs a version, and who hears when its code is let go of.
+#[derive(Default)]
+pub(crate) struct Life {
+    tasks: AtomicUsize,
+    farewell: OnceLock<Farewell>,
+}
+
+/// Tells that the code of a version is gone.
+pub(crate) struct Farewell {
+    pub(crate) announcer: Announcer,
+    pub(crate) kind: Kind,
+    pub(crate) generation: Generation,
+    /// Wakes whoever waits for its last task to end.
+    pub(crate) idle: Arc<Notify>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let (kind, generation) = (self.kind.clone(), self.generation.clone());
+        self.announcer.tell(Change::Freed { kind, generation });
+    }
+}
+
+/// A task that runs a version, which keeps it.
+pub(crate) struct Running(Arc<Loaded>);
+
+impl Running {
+    pub(crate) fn of(loaded: Arc<Loaded>) -> Self {
+        loaded.life.tasks.fetch_add(1, Ordering::Relaxed);
+        Self(loaded)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let life = &self.0.life;
+        if life.tasks.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(farewell) = life.farewell.get()
+        {
+            farewell.idle.notify_waiters();
+        }
+    }
 }
 
 /// Where the host enters a component.
@@ -179,7 +237,8 @@ impl Component {
         code: Code,
         number: u64,
     ) -> Result<Self, LoadError> {
-        let Code { component, digest } = code;
+        let Code { component, digest, source } = code;
+        let code = (digest, source);
         let digest = format!("sha256:{digest}");
         let generation = Generation { number, digest: digest.into() };
 
@@ -188,8 +247,8 @@ impl Component {
         seen.typecheck(engine, &component, form)?;
         let pre = engine.linker().instantiate_pre(&component).map_err(LoadError::Link)?;
         match form {
-            ComponentForm::Command => Self::of_command(engine, name, seen, pre, generation),
-            _ => Self::of_producer(engine, form, seen, pre, generation).await,
+            ComponentForm::Command => Self::of_command(engine, name, seen, pre, generation, code),
+            _ => Self::of_producer(engine, form, seen, pre, generation, code).await,
         }
     }
 
@@ -199,6 +258,7 @@ impl Component {
         seen: Seen,
         pre: InstancePre<Guest>,
         generation: Generation,
+        code: (ComponentDigest, Source),
     ) -> Result<Self, LoadError> {
         let run = check::command(&seen.exports)
             .and_then(|export| pre.component().get_export_index(None, export))
@@ -221,6 +281,8 @@ impl Component {
             entry: Entry::Command { run },
             description,
             schema: None,
+            code,
+            life: Life::default(),
         })))
     }
 
@@ -230,6 +292,7 @@ impl Component {
         seen: Seen,
         pre: InstancePre<Guest>,
         generation: Generation,
+        code: (ComponentDigest, Source),
     ) -> Result<Self, LoadError> {
         let of_type = |error: wasmtime::Error| LoadError::Type(trap::line(&error));
         let lifecycle = lifecycle::GuestIndices::new(&pre).map_err(of_type)?;
@@ -270,12 +333,36 @@ impl Component {
             entry: Entry::Producer { lifecycle, output, manner },
             description,
             schema,
+            code,
+            life: Life::default(),
         })))
     }
 
     /// Returns what the component says of itself, and what can be seen of it.
     pub fn description(&self) -> &Description {
         &self.0.description
+    }
+
+    /// Returns which version of its kind it is.
+    pub fn generation(&self) -> &Generation {
+        &self.0.generation
+    }
+
+    /// Puts its code aside, so that it can be had again once nothing runs it.
+    pub(crate) fn dormant(&self) -> wasmtime::Result<Dormant> {
+        let (digest, source) = &self.0.code;
+        Dormant::of(self.0.pre.component(), *digest, source)
+    }
+
+    /// Makes a component ready again whose code was put aside.
+    pub(crate) async fn wake(
+        engine: &Engine,
+        name: &str,
+        dormant: &Dormant,
+        number: u64,
+    ) -> Result<Self, LoadError> {
+        let code = dormant.wake(engine).await?;
+        Self::of_code(engine, name, code, number).await
     }
 }
 
@@ -289,6 +376,18 @@ impl fmt::Debug for Component {
 }
 
 impl Loaded {
+    /// Returns how many tasks run it.
+    pub(crate) fn tasks(&self) -> usize {
+        self.life.tasks.load(Ordering::Relaxed)
+    }
+
+    /// Has an announcer told when its code is let go of.
+    pub(crate) fn say_farewell(&self, announcer: Announcer, idle: Arc<Notify>) {
+        let (kind, generation) = (self.kind.clone(), self.generation.clone());
+        // A version is put into one catalogue.
+        let _ = self.life.farewell.set(Farewell { announcer, kind, generation, idle });
+    }
+
     pub(crate) fn form(&self) -> Form {
         match &self.entry {
             Entry::Producer { output: None, manner, .. }

@@ -23,6 +23,7 @@ use wasmtime::{Store, component::Accessor};
 use crate::{
     bindings::output,
     command,
+    component::Running,
     engine::Polled,
     instance::Entered,
     limits::{Bytes, Exceeded, Limits},
@@ -48,10 +49,16 @@ const PARKED: u32 = 3;
 /// waits for its answer, so that a stop does not overtake an outcome.
 const TAIL_DEADLINE: Duration = Duration::from_millis(500);
 
+/// What a guest holds: its store, and then the code that it runs.
+pub(crate) struct Seat {
+    pub(crate) store: Store<Guest>,
+    pub(crate) _running: Running,
+}
+
 /// Drives a guest to its end, lets go of everything it held, and says how it
 /// ended.
 pub(crate) async fn drive(
-    mut store: Store<Guest>,
+    mut seat: Seat,
     entered: Entered,
     limits: Limits,
     polled: Polled,
@@ -60,7 +67,7 @@ pub(crate) async fn drive(
     let holds_output = entered.output().is_some();
     let end = {
         let link = &*link.0;
-        let conversation = store.run_concurrent(async |accessor: &Accessor<Guest>| {
+        let conversation = seat.store.run_concurrent(async |accessor: &Accessor<Guest>| {
             converse(accessor, &entered, link).await
         });
         let conversation = pin!(conversation);
@@ -68,11 +75,12 @@ pub(crate) async fn drive(
         Bounded::new(guest, limits, holds_output).await
     };
     let exceeded = match &end {
-        End::Over(Err(error)) => store.data().meter.exceeded(error),
+        End::Over(Err(error)) => seat.store.data().meter.exceeded(error),
         End::Over(Ok(())) | End::Limit(_) | End::Tail => None,
     };
-    // What the guest held is released before its end is known to anybody.
-    drop(store);
+    // What the guest held is released before its end is known to anybody, and so is
+    // the code that it ran.
+    drop(seat);
     let outcome = judge(end, exceeded, holds_output, &link.0);
     cut(outcome, limits.final_output)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
@@ -98,6 +98,12 @@ fn open(grant: DirGrant) -> Result<OpenDir, OpenGrantError> {
         Access::ReadWrite => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
     };
     Ok(OpenDir { dir: Dir::new(dir.into_std_file(), perms, mode, false), guest: grant.guest })
+}
+
+impl fmt::Debug for OpenGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenGrant").field("env", &self.0.env).finish_non_exhaustive()
+    }
 }
 
 impl OpenGrant {

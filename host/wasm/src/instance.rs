@@ -19,8 +19,8 @@ use wasmtime::{
 use crate::{
     bindings::{Manner, lifecycle, output},
     command::CommandInput,
-    component::{Component, Entry, Loaded},
-    driver::{HangUp, Metered, drive},
+    component::{Component, Entry, Loaded, Running},
+    driver::{HangUp, Metered, Seat, drive},
     engine::Polled,
     grant::OpenGrant,
     limits::{self, Bytes, Exceeded, Limits},
@@ -151,9 +151,17 @@ async fn start(
         stops_by_drop: entered.stops_by_drop(),
         drains: entered.output().is_some(),
     };
+    let polled = component.engine.polled();
+    let running = Running::of(component);
     Ok(Run {
         control: Arc::new(reach),
-        done: Box::pin(drive(store, entered, limits, component.engine.polled(), HangUp(link))),
+        done: Box::pin(drive(
+            Seat { store, _running: running },
+            entered,
+            limits,
+            polled,
+            HangUp(link),
+        )),
         on_drop: OnDrop::ReleasesAll,
     })
 }

@@ -9,9 +9,11 @@
 
 #![deny(unsafe_code)]
 
+mod audit;
 mod bindings;
 mod cache;
 mod capacity;
+mod catalog;
 mod check;
 mod code;
 mod command;
@@ -21,32 +23,40 @@ mod dense;
 mod descriptors;
 mod driver;
 mod engine;
+mod folder;
 mod grant;
 mod imports;
 mod instance;
+mod kind;
 mod limits;
 mod link;
 mod memory;
+mod plan;
 mod policy;
 mod process;
 mod profile;
+mod reload;
 mod schema;
 mod signal;
 mod store;
 mod text;
 mod trap;
+mod watch;
 
 pub use self::{
     bindings::CONTRACT_VERSION,
     cache::{Cache, CacheError, FileStamp},
     capacity::{Bound, Capacity, Machine, address_space},
+    catalog::{ComponentCatalog, DrainError, RollbackError, UnknownKind},
     check::{ComponentForm, NotRunnable},
     command::CommandInput,
     compile::CompileError,
     component::{Component, Description, LoadError},
     engine::{Engine, EngineConfig, EngineError},
+    folder::{KindError, kind_files, kind_of, load_file, load_kind_file, path_of_kind},
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
+    kind::KindProducer,
     limits::Limits,
     policy::{
         Access, Clocks, DirGrant, Egress, EnvGrant, Grant, GrantError, Lookup, Origin, Peer,
@@ -54,4 +64,6 @@ pub use self::{
     },
     process::{Compiler, compile_if_asked},
     profile::{InvalidProfile, Profile},
+    reload::{Plugins, Reloaded, Stray},
+    watch::{Watch, Watching},
 };

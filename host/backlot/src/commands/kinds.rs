@@ -6,7 +6,7 @@ use std::{
     pin::pin,
 };
 
-use backlot_wasm::{Component, Description};
+use backlot_wasm::{Component, Description, KindError, kind_files, kind_of};
 use futures::{Stream, StreamExt as _, stream};
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     commands::{print, warn},
     console::Console,
     exit::Exit,
-    host::{Host, KindError, kind_files, kind_of},
+    host::Host,
     render, wire,
 };
 

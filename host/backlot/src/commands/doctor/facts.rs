@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use backlot_wasm::{Cache, Capacity, Machine, Profile, address_space};
+use backlot_wasm::{Cache, Capacity, Machine, Profile, address_space, kind_files, kind_of};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{
     commands::run,
     config::Config,
-    host::{CACHE_BYTES, Host, kind_files, kind_of, raise_open_files},
+    host::{CACHE_BYTES, Host, raise_open_files},
     render,
 };
 

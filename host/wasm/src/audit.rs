@@ -1,0 +1,28 @@
+//! What an operator may have to account for: one structured line each, under a target
+//! of its own (`backlot::audit`).
+
+use backlot_registry::{Generation, Kind, KindState};
+
+const TARGET: &str = "backlot::audit";
+
+/// A version of a kind was made the current one.
+pub(crate) fn swap(kind: &Kind, now: &Generation, before: Option<&Generation>) {
+    tracing::info!(
+        target: TARGET,
+        event = if before.is_some() { "swap" } else { "load" },
+        %kind,
+        generation = now.number,
+        digest = %now.digest,
+        before = before.map(|before| before.number),
+    );
+}
+
+/// A version of a kind was offered and not taken.
+pub(crate) fn refusal(kind: &Kind, why: &str) {
+    tracing::warn!(target: TARGET, event = "refusal", %kind, why);
+}
+
+/// No more tasks of a kind are started.
+pub(crate) fn closed(kind: &Kind, state: KindState, why: &str) {
+    tracing::info!(target: TARGET, event = "close", %kind, %state, why);
+}

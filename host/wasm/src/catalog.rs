@@ -1,0 +1,514 @@
+//! Kinds, and the versions of them that are loaded.
+//!
+//! A kind has one current version, which tasks started now will run. A task keeps the
+//! version that it was started with, and a version's code is let go of with its last
+//! task. The good versions before the current one are kept to go back to: their code
+//! is not mapped, and can be again without their files.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use backlot_registry::{
+    Announcer, Catalog, Change, Changes, Clock, Generation, GenerationView, Kind, KindDescriptor,
+    KindState, KindView, Refusal,
+};
+use tokio::sync::{Mutex as Turns, Notify, OwnedMutexGuard};
+
+use crate::{
+    audit,
+    code::Dormant,
+    component::{Component, LoadError, Loaded},
+    engine::Engine,
+    trap,
+};
+
+/// How many good versions of a kind there are to be, the current one among them.
+const GOOD: usize = 3;
+
+/// The kinds of a host. Clones are handles to one catalogue.
+#[derive(Clone)]
+pub struct ComponentCatalog(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    clock: Arc<dyn Clock>,
+    announcer: Announcer,
+    kinds: Mutex<BTreeMap<Kind, Entry>>,
+    /// Wakes whoever waits for the last task of a version to end.
+    idle: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Whoever changes what is current has the turn.
+    turns: Arc<Turns<()>>,
+    last_number: u64,
+    current: Option<Current>,
+    /// Good versions that served before, the last one first.
+    kept: VecDeque<Kept>,
+    /// Versions that tasks may still run.
+    leaving: Vec<Leaving>,
+    /// Why no tasks are started.
+    closed: Option<Closed>,
+    /// Why the version that was offered last was not taken.
+    trouble: Option<String>,
+}
+
+/// Why no tasks of a kind are started.
+#[derive(Clone, Debug)]
+struct Closed {
+    state: KindState,
+    why: String,
+}
+
+struct Current {
+    about: About,
+    component: Component,
+}
+
+struct Kept {
+    about: About,
+    dormant: Dormant,
+}
+
+struct Leaving {
+    about: About,
+    loaded: Weak<Loaded>,
+}
+
+/// What there is to tell of a version.
+#[derive(Clone)]
+struct About {
+    generation: Generation,
+    contract: Option<&'static str>,
+    loaded_at_ms: u64,
+    descriptor: Arc<KindDescriptor>,
+}
+
+/// Why a kind did not go back to an earlier version.
+#[derive(Debug, thiserror::Error)]
+pub enum RollbackError {
+    /// There is no such kind.
+    #[error("there is no kind `{0}`; `backlot plugin ls` lists those that there are")]
+    UnknownKind(Kind),
+    /// No version is kept that the kind could go back to.
+    #[error("{kind} has no earlier version to go back to; it has {}", numbers(.kept))]
+    NoneKept {
+        /// The kind.
+        kind: Kind,
+        /// The numbers of the versions that are kept.
+        kept: Vec<u64>,
+    },
+    /// The version that was asked for is not kept.
+    #[error("{kind} has no version {number} to go back to; it has {}", numbers(.kept))]
+    NotKept {
+        /// The kind.
+        kind: Kind,
+        /// The number that was asked for.
+        number: u64,
+        /// The numbers of the versions that are kept.
+        kept: Vec<u64>,
+    },
+    /// Its code could not be made ready again.
+    #[error("version {number} of {kind} cannot be made ready again")]
+    Load {
+        /// The kind.
+        kind: Kind,
+        /// The number of the version.
+        number: u64,
+        /// Why not.
+        source: LoadError,
+    },
+}
+
+/// There is no such kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no kind `{0}`; `backlot plugin ls` lists those that there are")]
+pub struct UnknownKind(pub Kind);
+
+/// Why a kind was not drained.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DrainError {
+    /// There is no such kind.
+    #[error(transparent)]
+    UnknownKind(#[from] UnknownKind),
+    /// It was loaded again while its tasks ended.
+    #[error("{0} was loaded again while it was drained, and takes tasks")]
+    Reopened(Kind),
+}
+
+fn numbers(kept: &[u64]) -> String {
+    match kept {
+        [] => "none".to_owned(),
+        kept => kept.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl ComponentCatalog {
+    /// Returns a catalogue without kinds.
+    pub fn new(engine: Engine, clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Inner {
+            engine,
+            clock,
+            announcer: Announcer::default(),
+            kinds: Mutex::default(),
+            idle: Arc::default(),
+        }))
+    }
+
+    /// Returns what tasks of the kind run that are started now.
+    pub fn current(&self, kind: &Kind) -> Option<Component> {
+        let kinds = self.0.kinds();
+        let entry = kinds.get(kind).filter(|entry| entry.closed.is_none())?;
+        Some(entry.current.as_ref()?.component.clone())
+    }
+
+    /// Waits for the turn to change what is current for a kind. While it is held
+    /// nobody else changes that.
+    pub(crate) async fn turn(&self, kind: &Kind) -> Turn {
+        let turns = Arc::clone(&self.0.kinds().entry(kind.clone()).or_default().turns);
+        let held = turns.lock_owned().await;
+        let number = self.0.kinds().entry(kind.clone()).or_default().last_number + 1;
+        Turn { inner: Arc::clone(&self.0), kind: kind.clone(), number, _held: held }
+    }
+
+    /// Has a kind go back to a good version from before: to the one with that number,
+    /// or else to the last one before the current.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or its code cannot be made ready; what was current then
+    /// still is.
+    pub async fn rollback(
+        &self,
+        kind: &Kind,
+        number: Option<u64>,
+    ) -> Result<Generation, RollbackError> {
+        if !self.0.kinds().contains_key(kind) {
+            return Err(RollbackError::UnknownKind(kind.clone()));
+        }
+        let turn = self.turn(kind).await;
+        let (kept, at) = self.0.choose(kind, number)?;
+        let number = kept.about.generation.number;
+        let load = |source| RollbackError::Load { kind: kind.clone(), number, source };
+        let woken = match &at {
+            Some(loaded) => Ok(Component(Arc::clone(loaded))),
+            None => Component::wake(&self.0.engine, kind.as_str(), &kept.dormant, number).await,
+        };
+        match woken {
+            Ok(component) => Ok(turn.put(component, kept.about.loaded_at_ms)),
+            Err(source) => {
+                self.0.keep(kind, kept);
+                Err(load(source))
+            }
+        }
+    }
+
+    /// Starts no more tasks of a kind, and lets go of what is current. Tasks that run
+    /// go on.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind.
+    pub async fn unload(&self, kind: &Kind) -> Result<(), UnknownKind> {
+        self.known(kind)?;
+        self.turn(kind).await.close(KindState::Unloaded, "it was unloaded".to_owned());
+        Ok(())
+    }
+
+    /// Starts no more tasks of a kind, waits until none runs any more, and unloads it.
+    /// Dropping the future leaves the kind draining.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind, or it is loaded again meanwhile.
+    pub async fn drain(&self, kind: &Kind) -> Result<(), DrainError> {
+        self.known(kind)?;
+        // Given back at once: tasks may take days, and a load of the kind does not wait.
+        self.turn(kind).await.close_as(KindState::Draining, "it is being drained".to_owned());
+        loop {
+            let mut idle = pin!(self.0.idle.notified());
+            // Registered before the look, so that no wake-up falls between.
+            idle.as_mut().enable();
+            match self.kind(kind) {
+                Some(view) if view.state != KindState::Draining => break,
+                Some(view) if view.tasks() == 0 => break,
+                None => break,
+                Some(_) => idle.await,
+            }
+        }
+        let turn = self.turn(kind).await;
+        match self.kind(kind).map(|view| view.state) {
+            Some(KindState::Serving) => Err(DrainError::Reopened(kind.clone())),
+            Some(KindState::Draining) => {
+                turn.close(KindState::Unloaded, "it was drained".to_owned());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what a task runs that is started now.
+    ///
+    /// # Errors
+    ///
+    /// A refusal that says why there is nothing.
+    pub(crate) fn serving(&self, kind: &Kind) -> Result<Component, Refusal> {
+        let kinds = self.0.kinds();
+        let entry = kinds.get(kind);
+        let why = match entry.map(|entry| (&entry.closed, &entry.current, &entry.trouble)) {
+            Some((None, Some(current), _)) => return Ok(current.component.clone()),
+            Some((Some(closed), ..)) => format!("{kind} takes no tasks: {}", closed.why),
+            Some((None, None, Some(trouble))) => format!("{kind} cannot be run: {trouble}"),
+            Some((None, None, None)) | None => format!("there is no kind `{kind}`"),
+        };
+        Err(Refusal::Unavailable(why))
+    }
+
+    fn known(&self, kind: &Kind) -> Result<(), UnknownKind> {
+        match self.0.kinds().contains_key(kind) {
+            true => Ok(()),
+            false => Err(UnknownKind(kind.clone())),
+        }
+    }
+}
+
+impl Catalog for ComponentCatalog {
+    fn kinds(&self) -> Vec<KindView> {
+        self.0.kinds().iter_mut().map(|(kind, entry)| entry.view(kind)).collect()
+    }
+
+    fn kind(&self, kind: &Kind) -> Option<KindView> {
+        self.0.kinds().get_mut(kind).map(|entry| entry.view(kind))
+    }
+
+    fn changes(&self) -> Changes {
+        self.0.announcer.listen()
+    }
+}
+
+impl fmt::Debug for ComponentCatalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = self.0.kinds();
+        f.debug_set().entries(kinds.keys()).finish()
+    }
+}
+
+impl Inner {
+    fn kinds(&self) -> MutexGuard<'_, BTreeMap<Kind, Entry>> {
+        // Every change is whole before anything can panic.
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out the version that a kind is to go back to, and finds its code where
+    /// tasks still run it.
+    fn choose(
+        &self,
+        kind: &Kind,
+        number: Option<u64>,
+    ) -> Result<(Kept, Option<Arc<Loaded>>), RollbackError> {
+        let mut kinds = self.kinds();
+        let entry = kinds.get_mut(kind).ok_or_else(|| RollbackError::UnknownKind(kind.clone()))?;
+        let kept = || entry.kept.iter().map(|kept| kept.about.generation.number).collect();
+        let place = match number {
+            Some(number) => entry
+                .kept
+                .iter()
+                .position(|kept| kept.about.generation.number == number)
+                .ok_or_else(|| RollbackError::NotKept { kind: kind.clone(), number, kept: kept() }),
+            None => {
+                let current = entry.current.as_ref().map(|it| it.about.generation.number);
+                entry
+                    .kept
+                    .iter()
+                    .position(|it| current.is_none_or(|now| it.about.generation.number < now))
+                    .ok_or_else(|| RollbackError::NoneKept { kind: kind.clone(), kept: kept() })
+            }
+        }?;
+        let none = || RollbackError::NoneKept { kind: kind.clone(), kept: Vec::new() };
+        let chosen = entry.kept.remove(place).ok_or_else(none)?;
+        let number = chosen.about.generation.number;
+        let runs = entry.leaving.iter().find(|it| it.about.generation.number == number);
+        let loaded = runs.and_then(|leaving| leaving.loaded.upgrade());
+        Ok((chosen, loaded))
+    }
+
+    fn keep(&self, kind: &Kind, kept: Kept) {
+        if let Some(entry) = self.kinds().get_mut(kind) {
+            entry.kept.push_front(kept);
+            entry.kept.truncate(GOOD - 1);
+        }
+    }
+}
+
+impl Entry {
+    /// Has the current version leave: it is kept to go back to, and runs as long as its
+    /// tasks do. What is returned is to be dropped without the lock.
+    fn retire(&mut self) -> Option<Component> {
+        let Current { about, component } = self.current.take()?;
+        match component.dormant() {
+            Ok(dormant) => {
+                self.kept.push_front(Kept { about: about.clone(), dormant });
+                self.kept.truncate(GOOD - 1);
+            }
+            Err(error) => {
+                let why = trap::line(&error);
+                tracing::warn!(generation = about.generation.number, why, "cannot be kept");
+            }
+        }
+        self.leaving.push(Leaving { about, loaded: Arc::downgrade(&component.0) });
+        Some(component)
+    }
+
+    fn state(&self) -> KindState {
+        match (&self.closed, &self.current) {
+            (Some(closed), _) => closed.state,
+            (None, Some(_)) => KindState::Serving,
+            (None, None) if self.last_number == 0 => KindState::Broken,
+            (None, None) => KindState::Unloaded,
+        }
+    }
+
+    fn view(&mut self, kind: &Kind) -> KindView {
+        self.leaving.retain(|leaving| leaving.loaded.strong_count() > 0);
+        let mut earlier: BTreeMap<u64, GenerationView> = BTreeMap::new();
+        for leaving in &self.leaving {
+            let tasks = leaving.loaded.upgrade().map_or(0, |loaded| loaded.tasks());
+            earlier.insert(leaving.about.generation.number, leaving.about.view(tasks, false));
+        }
+        for kept in &self.kept {
+            let about = &kept.about;
+            earlier
+                .entry(about.generation.number)
+                .and_modify(|view| view.kept = true)
+                .or_insert_with(|| about.view(0, true));
+        }
+        let current = self.current.as_ref();
+        let current = current.map(|current| current.about.view(current.component.0.tasks(), true));
+        if let Some(current) = &current {
+            earlier.remove(&current.generation.number);
+        }
+        KindView {
+            kind: kind.clone(),
+            state: self.state(),
+            current,
+            earlier: earlier.into_values().rev().filter(|it| it.kept || it.tasks > 0).collect(),
+            trouble: self.trouble.clone(),
+        }
+    }
+}
+
+impl About {
+    fn of(component: &Component, loaded_at_ms: u64) -> Self {
+        let about = component.description();
+        Self {
+            generation: component.generation().clone(),
+            contract: about.contract,
+            loaded_at_ms,
+            descriptor: Arc::new(KindDescriptor {
+                summary: about.summary.clone(),
+                input_schema: about.input_schema.clone(),
+                form: component.0.form(),
+            }),
+        }
+    }
+
+    fn view(&self, tasks: usize, kept: bool) -> GenerationView {
+        let Self { generation, contract, loaded_at_ms, descriptor } = self.clone();
+        GenerationView { generation, contract, loaded_at_ms, tasks, kept, descriptor }
+    }
+}
+
+/// The turn to change what is current for a kind. Dropping it changes nothing.
+#[must_use = "a version that is loaded is to be swapped in, or refused"]
+pub(crate) struct Turn {
+    inner: Arc<Inner>,
+    kind: Kind,
+    number: u64,
+    _held: OwnedMutexGuard<()>,
+}
+
+impl Turn {
+    /// Returns the number that the next version has.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns what is current, and may not be what tasks are started with.
+    pub(crate) fn current(&self) -> Option<Component> {
+        let kinds = self.inner.kinds();
+        kinds.get(&self.kind)?.current.as_ref().map(|current| current.component.clone())
+    }
+
+    /// Makes a version current, whether it is new or was there before.
+    pub(crate) fn swap(self, component: Component) -> Generation {
+        let now = self.inner.clock.epoch_ms();
+        self.put(component, now)
+    }
+
+    fn put(self, component: Component, loaded_at_ms: u64) -> Generation {
+        let about = About::of(&component, loaded_at_ms);
+        let generation = about.generation.clone();
+        component.0.say_farewell(self.inner.announcer.clone(), Arc::clone(&self.inner.idle));
+        let before = {
+            let mut kinds = self.inner.kinds();
+            let entry = kinds.entry(self.kind.clone()).or_default();
+            let before = entry.retire();
+            entry.kept.retain(|kept| kept.about.generation.number != generation.number);
+            entry.leaving.retain(|it| {
+                it.about.generation.number != generation.number && it.loaded.strong_count() > 0
+            });
+            entry.last_number = entry.last_number.max(generation.number);
+            entry.current = Some(Current { about, component });
+            entry.closed = None;
+            entry.trouble = None;
+            before
+        };
+        // Whoever drains the kind need not wait any more.
+        self.inner.idle.notify_waiters();
+        audit::swap(&self.kind, &generation, before.as_ref().map(Component::generation));
+        self.tell(Change::Swapped { kind: self.kind.clone(), generation: generation.clone() });
+        generation
+    }
+
+    /// Notes why a version was not taken. What is current stays.
+    pub(crate) fn refuse(self, why: String) {
+        self.inner.kinds().entry(self.kind.clone()).or_default().trouble = Some(why.clone());
+        audit::refusal(&self.kind, &why);
+        self.tell(Change::Refused { kind: self.kind.clone(), why });
+    }
+
+    /// Notes that what is current is what there is.
+    pub(crate) fn same(self) {
+        self.inner.kinds().entry(self.kind.clone()).or_default().trouble = None;
+    }
+
+    /// Lets go of what is current, and starts no more tasks.
+    pub(crate) fn close(self, state: KindState, why: String) {
+        let before = {
+            let mut kinds = self.inner.kinds();
+            kinds.entry(self.kind.clone()).or_default().retire()
+        };
+        drop(before);
+        self.close_as(state, why);
+    }
+
+    fn close_as(self, state: KindState, why: String) {
+        {
+            let mut kinds = self.inner.kinds();
+            let entry = kinds.entry(self.kind.clone()).or_default();
+            entry.closed = Some(Closed { state, why: why.clone() });
+            entry.trouble = None;
+        }
+        audit::closed(&self.kind, state, &why);
+        self.tell(Change::Closed { kind: self.kind.clone(), state });
+    }
+
+    fn tell(&self, change: Change) {
+        self.inner.announcer.tell(change);
+    }
+}

@@ -1,0 +1,364 @@
+//! A plugin folder and the kinds that come from it: looked at, planned, carried out.
+//!
+//! A version is loaded first and swapped in when it is good; what cannot be loaded is
+//! told, and changes nothing. Loads of different kinds go on beside each other, so that
+//! one that is slow to compile holds up no other.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use backlot_registry::{Catalog as _, Generation, Kind, KindState};
+use futures::{StreamExt as _, stream};
+
+use crate::{
+    cache::FileStamp,
+    catalog::{ComponentCatalog, DrainError, UnknownKind},
+    component::Component,
+    engine::Engine,
+    folder::{KindError, Opened, kind_files, kind_of, named, path_of_kind},
+    plan::{Known, Look, Plan, Seen, Stamp, Step},
+    process::on_a_thread,
+};
+
+/// How many files are loaded at a time. Each is in memory as a whole.
+const AT_A_TIME: usize = 4;
+
+/// A plugin folder. Clones are handles to one.
+#[derive(Clone)]
+pub struct Plugins(Arc<Inner>);
+
+struct Inner {
+    folder: PathBuf,
+    engine: Engine,
+    catalog: ComponentCatalog,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: BTreeMap<Kind, Known>,
+    strays: Vec<Stray>,
+    trouble: Option<String>,
+}
+
+/// A file of a plugin folder that can be no kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// The file.
+    pub path: PathBuf,
+    /// Why not.
+    pub why: String,
+}
+
+/// What a look at a plugin folder has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What is new or was replaced.
+    pub swapped: Vec<(Kind, Generation)>,
+    /// What was found changed and could not be taken, and why. What was there before
+    /// still is.
+    pub refused: Vec<(Kind, String)>,
+    /// Kinds whose files are gone.
+    pub removed: Vec<Kind>,
+}
+
+/// What became of one step.
+enum Did {
+    Swapped(Kind, Generation),
+    Refused(Kind, String),
+    Removed(Kind),
+    Nothing,
+}
+
+impl Plugins {
+    /// Returns the kinds of a folder, none of which is loaded yet.
+    pub fn new(folder: PathBuf, engine: Engine, catalog: ComponentCatalog) -> Self {
+        Self(Arc::new(Inner { folder, engine, catalog, state: Mutex::default() }))
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
+    }
+
+    /// Returns the catalogue that the kinds are put into.
+    pub fn catalog(&self) -> &ComponentCatalog {
+        &self.0.catalog
+    }
+
+    /// Returns the files that can be no kind, as of the last look.
+    pub fn strays(&self) -> Vec<Stray> {
+        self.state().strays.clone()
+    }
+
+    /// Says why the folder could not be looked at, if it could not.
+    pub fn trouble(&self) -> Option<String> {
+        self.state().trouble.clone()
+    }
+
+    /// Looks at the folder and takes what has changed, as it is. Resolves when all of
+    /// it is done.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be listed. The kinds that were loaded from it stay.
+    pub async fn reload(&self) -> Result<Reloaded, KindError> {
+        let plan = self.look(Look::Asked).await?;
+        let mut reloaded = Reloaded::default();
+        let mut done =
+            stream::iter(plan.0).map(|(kind, step)| self.carry_out(kind, step)).buffered(AT_A_TIME);
+        while let Some(did) = done.next().await {
+            match did {
+                Did::Swapped(kind, generation) => reloaded.swapped.push((kind, generation)),
+                Did::Refused(kind, why) => reloaded.refused.push((kind, why)),
+                Did::Removed(kind) => reloaded.removed.push(kind),
+                Did::Nothing => {}
+            }
+        }
+        Ok(reloaded)
+    }
+
+    /// Returns what tasks of a kind run that are started now, loaded from its file if
+    /// it was not or the file has changed.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind, or its file cannot be run.
+    pub async fn current(&self, kind: &Kind) -> Result<Component, KindError> {
+        let path = self.path(kind).await?;
+        let stamp = {
+            let path = path.clone();
+            on_a_thread(move || Ok::<_, KindError>(stamp(&path))).await?
+        };
+        let known = self.state().known.get(kind).copied();
+        match self.0.catalog.current(kind) {
+            Some(component) if known == Some(Known::Tried(stamp)) => Ok(component),
+            _ => self.take(kind, &path).await,
+        }
+    }
+
+    /// Loads a kind from its file, also if it was unloaded, or was tried before.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind, or its file cannot be run; what was current before
+    /// still is.
+    pub async fn load(&self, kind: &Kind) -> Result<Component, KindError> {
+        let path = self.path(kind).await?;
+        self.take(kind, &path).await
+    }
+
+    /// Starts no more tasks of a kind, and does not load it again by itself. Tasks that
+    /// run go on.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind.
+    pub async fn unload(&self, kind: &Kind) -> Result<(), UnknownKind> {
+        self.hold(kind)?;
+        self.0.catalog.unload(kind).await
+    }
+
+    /// Starts no more tasks of a kind, waits until none runs any more, and unloads it as
+    /// [`Plugins::unload`] does.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind, or it is loaded again meanwhile.
+    pub async fn drain(&self, kind: &Kind) -> Result<(), DrainError> {
+        self.hold(kind)?;
+        self.0.catalog.drain(kind).await
+    }
+
+    fn hold(&self, kind: &Kind) -> Result<(), UnknownKind> {
+        if self.0.catalog.kind(kind).is_none() {
+            return Err(UnknownKind(kind.clone()));
+        }
+        self.state().known.insert(kind.clone(), Known::Held);
+        Ok(())
+    }
+
+    /// Returns the kinds that the folder has files for, in order.
+    pub fn kinds(&self) -> Vec<Kind> {
+        let files = kind_files(&self.0.folder).unwrap_or_default();
+        files.iter().filter_map(|path| kind_of(path).ok()).collect()
+    }
+
+    /// Looks at the folder and decides what is to be done.
+    pub(crate) async fn look(&self, look: Look) -> Result<Plan, KindError> {
+        let folder = self.0.folder.clone();
+        let seen = on_a_thread(move || {
+            see(&folder).map_err(|source| KindError::Read { path: folder, source })
+        })
+        .await;
+        let mut state = self.state();
+        let (seen, strays) = match seen {
+            Ok(seen) => seen,
+            Err(error) => {
+                // It may come back, and what it had is no worse for that.
+                state.trouble = Some(chain(&error));
+                return Err(error);
+            }
+        };
+        state.trouble = None;
+        state.strays = strays;
+        let plan = Plan::of(&seen, &state.known, look);
+        for (kind, step) in &plan.0 {
+            let known = match *step {
+                Step::Add(stamp) | Step::Replace(stamp) => Known::Tried(stamp),
+                Step::Settle(stamp) => Known::Changing(stamp),
+                Step::Remove => Known::Gone,
+                Step::Keep => continue,
+            };
+            state.known.insert(kind.clone(), known);
+        }
+        Ok(plan)
+    }
+
+    /// Carries out one step of a plan.
+    async fn carry_out(&self, kind: Kind, step: Step) -> Did {
+        let path = path_of_kind(&self.0.folder, &kind);
+        match step {
+            Step::Keep | Step::Settle(_) => Did::Nothing,
+            Step::Remove => {
+                let why = format!("its file {} is gone", path.display());
+                self.0.catalog.turn(&kind).await.close(KindState::Unloaded, why);
+                Did::Removed(kind)
+            }
+            Step::Add(_) | Step::Replace(_) => {
+                let before = self.0.catalog.kind(&kind).and_then(|view| view.current);
+                match self.take(&kind, &path).await {
+                    Err(error) => Did::Refused(kind, chain(&error)),
+                    Ok(component) => {
+                        let generation = component.generation().clone();
+                        match before.is_some_and(|before| before.generation == generation) {
+                            true => Did::Nothing,
+                            false => Did::Swapped(kind, generation),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out a step that the watch has found to be due.
+    pub(crate) async fn follow(&self, kind: Kind, step: Step) {
+        // What came of it is in the catalogue, and was told there.
+        let _ = self.carry_out(kind, step).await;
+    }
+
+    /// Loads the file of a kind and swaps it in, or notes why not.
+    async fn take(&self, kind: &Kind, path: &Path) -> Result<Component, KindError> {
+        let turn = self.0.catalog.turn(kind).await;
+        let opened = {
+            let path = path.to_owned();
+            on_a_thread(move || Ok::<_, KindError>((stamp(&path), Opened::at(&path)))).await
+        };
+        let loaded = match opened {
+            Ok((stamp, opened)) => {
+                self.state().known.insert(kind.clone(), Known::Tried(stamp));
+                match opened {
+                    Ok(opened) => opened.load(&self.0.engine, turn.number()).await,
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let named = loaded.and_then(|component| named(component, kind, path));
+        match named {
+            Ok(component) => {
+                if let Some(current) = turn.current()
+                    && current.generation().digest == component.generation().digest
+                    && self.is_serving(kind)
+                {
+                    turn.same();
+                    return Ok(current);
+                }
+                turn.swap(component.clone());
+                Ok(component)
+            }
+            Err(error) => {
+                if matches!(error, KindError::BeingWritten { .. }) {
+                    // The next look finds it as it is by then.
+                    let unlike = Stamp { component: None, manifest: None };
+                    self.state().known.insert(kind.clone(), Known::Changing(unlike));
+                } else {
+                    turn.refuse(chain(&error));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn is_serving(&self, kind: &Kind) -> bool {
+        self.0.catalog.kind(kind).is_some_and(|view| view.state == KindState::Serving)
+    }
+
+    /// Returns the file of a kind, if there is one.
+    async fn path(&self, kind: &Kind) -> Result<PathBuf, KindError> {
+        let path = path_of_kind(&self.0.folder, kind);
+        let look = path.clone();
+        // A link to nothing is a file that cannot be read, and is told so.
+        let missing = on_a_thread(move || {
+            let found = fs::symlink_metadata(&look);
+            Ok::<_, KindError>(found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound))
+        });
+        if !missing.await? {
+            return Ok(path);
+        }
+        let (kind, folder) = (kind.clone(), self.0.folder.clone());
+        Err(match folder.exists() {
+            true => KindError::Unknown { kind, folder, kinds: self.kinds() },
+            false => KindError::NoFolder { kind, folder },
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is whole before anything can panic.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Plugins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugins").field("folder", &self.0.folder).finish_non_exhaustive()
+    }
+}
+
+/// Looks at the files of a folder. Blocks.
+fn see(folder: &Path) -> io::Result<(Vec<Seen>, Vec<Stray>)> {
+    let mut seen = Vec::new();
+    let mut strays = Vec::new();
+    for path in kind_files(folder)? {
+        match kind_of(&path) {
+            Ok(kind) => seen.push(Seen { kind, stamp: stamp(&path) }),
+            Err(why) => strays.push(Stray { path, why: why.to_string() }),
+        }
+    }
+    Ok((seen, strays))
+}
+
+/// Returns what a component file and the manifest beside it are now. Blocks.
+fn stamp(path: &Path) -> Stamp {
+    let of = |path: &Path| fs::metadata(path).ok().map(|about| FileStamp::from(&about));
+    Stamp { component: of(path), manifest: of(&path.with_extension("toml")) }
+}
+
+/// Returns an error in one line, with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    crate::text::line(&text)
+}
