@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::bindings::{CONTRACT_VERSION, LIFECYCLE, OUTPUT, PACKAGE, STEPS};
+use crate::contract::{self, CONTRACT_VERSION, Names, PACKAGE, Version};
 
 const COMMAND: &str = "wasi:cli/run";
 
@@ -49,30 +49,46 @@ pub enum NotRunnable {
     CoreModule,
     /// The component exports neither the contract nor a program.
     #[error(
-        "found {found}, wanted `{LIFECYCLE}` or `wasi:cli/run`; implement the contract, or give \
-         the program a `main`"
+        "found {found}, wanted `{}` or `wasi:cli/run`; implement the contract, or give the \
+         program a `main`",
+        Version::NEWEST.names().lifecycle
     )]
     NoContract {
         /// What it exports.
         found: String,
     },
-    /// The component was built against another version of the contract.
+    /// The component was built against a version of the contract that this host
+    /// does not speak.
     #[error(
-        "found contract version {found}, wanted {CONTRACT_VERSION}; rebuild the component against \
-         {PACKAGE}@{CONTRACT_VERSION}"
+        "found contract version {found}, wanted {}; rebuild the component against \
+         {PACKAGE}@{CONTRACT_VERSION}",
+        contract::spoken()
     )]
     ContractVersion {
         /// The version that it exports.
         found: String,
     },
+    /// The component implements two versions of the contract, or parts of them.
+    #[error(
+        "found `{found}` beside `{other}`, wanted one version of the contract; rebuild all of the \
+         component against {PACKAGE}@{CONTRACT_VERSION}"
+    )]
+    MixedVersions {
+        /// An export of one version.
+        found: String,
+        /// An export of another.
+        other: String,
+    },
     /// The component exports an interface of the contract that there is not.
     #[error(
-        "found the export `{found}`, which {PACKAGE}@{CONTRACT_VERSION} does not have; it has \
-         lifecycle, output and steps"
+        "found the export `{found}`, which {PACKAGE}@{version} does not have; it has lifecycle, \
+         output and steps"
     )]
     UnknownInterface {
         /// The export.
         found: String,
+        /// The version of the contract that it claims to be of.
+        version: &'static str,
     },
     /// The component exports an optional interface without the one it needs.
     #[error("found `{found}` without `{wanted}`; a component that has the one has the other")]
@@ -95,31 +111,52 @@ pub(crate) fn preamble(bytes: &[u8]) -> Result<(), NotRunnable> {
     }
 }
 
-/// Tells what form a component with these exports has.
-pub(crate) fn form(exports: &[String]) -> Result<ComponentForm, NotRunnable> {
+/// Tells what form a component with these exports has, and which version of the
+/// contract it implements; only programs implement none.
+pub(crate) fn form(exports: &[String]) -> Result<(ComponentForm, Option<Version>), NotRunnable> {
+    let Some(version) = version(exports)? else {
+        return match command(exports) {
+            Some(_) => Ok((ComponentForm::Command, None)),
+            None => Err(NotRunnable::NoContract { found: list(exports) }),
+        };
+    };
+    let &Names { lifecycle, output, steps, .. } = version.names();
     let has = |name: &str| exports.iter().any(|export| export == name);
+    let incomplete = |found, wanted| Err(NotRunnable::Incomplete { found, wanted });
+    let form = match (has(lifecycle), has(output), has(steps)) {
+        (true, true, true) => ComponentForm::SteppedProducer,
+        (true, true, false) => ComponentForm::StreamProducer,
+        (true, false, false) => ComponentForm::Producer,
+        (true, false, true) => return incomplete(steps, output),
+        (false, true, _) => return incomplete(output, lifecycle),
+        (false, false, _) => return incomplete(steps, lifecycle),
+    };
+    Ok((form, Some(version)))
+}
+
+/// Tells which version of the contract these exports are of, if they are of any.
+fn version(exports: &[String]) -> Result<Option<Version>, NotRunnable> {
+    let mut first: Option<(Version, &String)> = None;
     for export in exports {
         let Some(rest) = export.strip_prefix(PACKAGE).filter(|rest| rest.starts_with('/')) else {
             continue;
         };
-        let version = rest.split_once('@').map_or("none", |(_, version)| version);
-        if version != CONTRACT_VERSION {
-            return Err(NotRunnable::ContractVersion { found: version.to_owned() });
+        let found = rest.split_once('@').map_or("none", |(_, found)| found);
+        let Some(version) = Version::named(found) else {
+            return Err(NotRunnable::ContractVersion { found: found.to_owned() });
+        };
+        let names = version.names();
+        if ![names.lifecycle, names.output, names.steps].contains(&export.as_str()) {
+            let (found, version) = (export.clone(), names.version);
+            return Err(NotRunnable::UnknownInterface { found, version });
         }
-        if ![LIFECYCLE, OUTPUT, STEPS].contains(&export.as_str()) {
-            return Err(NotRunnable::UnknownInterface { found: export.clone() });
+        let (of_first, other) = *first.get_or_insert((version, export));
+        if of_first != version {
+            let (found, other) = (export.clone(), other.clone());
+            return Err(NotRunnable::MixedVersions { found, other });
         }
     }
-    match (has(LIFECYCLE), has(OUTPUT), has(STEPS)) {
-        (true, true, true) => Ok(ComponentForm::SteppedProducer),
-        (true, true, false) => Ok(ComponentForm::StreamProducer),
-        (true, false, false) => Ok(ComponentForm::Producer),
-        (true, false, true) => Err(NotRunnable::Incomplete { found: STEPS, wanted: OUTPUT }),
-        (false, true, _) => Err(NotRunnable::Incomplete { found: OUTPUT, wanted: LIFECYCLE }),
-        (false, false, true) => Err(NotRunnable::Incomplete { found: STEPS, wanted: LIFECYCLE }),
-        (false, false, false) if command(exports).is_some() => Ok(ComponentForm::Command),
-        (false, false, false) => Err(NotRunnable::NoContract { found: list(exports) }),
-    }
+    Ok(first.map(|(version, _)| version))
 }
 
 /// Returns the export that starts the program, if there is one.
@@ -164,31 +201,61 @@ fn list(exports: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn of(exports: &[&str]) -> Result<ComponentForm, NotRunnable> {
+    const LIFECYCLE: &str = "backlot:producer/lifecycle@0.1.0";
+    const OUTPUT: &str = "backlot:producer/output@0.1.0";
+    const STEPS: &str = "backlot:producer/steps@0.1.0";
+
+    fn of(exports: &[&str]) -> Result<(ComponentForm, Option<Version>), NotRunnable> {
         form(&exports.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    fn producer(form: ComponentForm) -> Result<(ComponentForm, Option<Version>), NotRunnable> {
+        Ok((form, Some(Version::V0_1)))
     }
 
     #[test]
     fn optional_exports_are_found_by_looking() {
-        assert_eq!(of(&[LIFECYCLE]), Ok(ComponentForm::Producer));
-        assert_eq!(of(&[OUTPUT, LIFECYCLE]), Ok(ComponentForm::StreamProducer));
-        assert_eq!(of(&[LIFECYCLE, OUTPUT, STEPS]), Ok(ComponentForm::SteppedProducer));
-        assert_eq!(of(&["wasi:cli/run@0.2.6"]), Ok(ComponentForm::Command));
-        assert_eq!(of(&["wasi:cli/run@0.3.0"]), Ok(ComponentForm::Command));
+        assert_eq!(of(&[LIFECYCLE]), producer(ComponentForm::Producer));
+        assert_eq!(of(&[OUTPUT, LIFECYCLE]), producer(ComponentForm::StreamProducer));
+        assert_eq!(of(&[LIFECYCLE, OUTPUT, STEPS]), producer(ComponentForm::SteppedProducer));
+        assert_eq!(of(&["wasi:cli/run@0.2.6"]), Ok((ComponentForm::Command, None)));
+        assert_eq!(of(&["wasi:cli/run@0.3.0"]), Ok((ComponentForm::Command, None)));
     }
 
     #[test]
-    fn other_versions_are_refused_with_both_named() {
-        let error = of(&["backlot:producer/lifecycle@0.2.0"]).unwrap_err();
+    fn every_version_that_is_spoken_is_told_by_its_exports() {
+        for &version in Version::ALL {
+            let names = version.names();
+            let found = of(&[names.output, "wasi:cli/run@0.2.6", names.lifecycle]);
+            assert_eq!(found, Ok((ComponentForm::StreamProducer, Some(version))));
+            let stray = of(&[names.lifecycle, names.host]).unwrap_err().to_string();
+            assert!(stray.contains(&format!("{PACKAGE}@{} does not", names.version)), "{stray}");
+        }
+    }
+
+    #[test]
+    fn other_versions_are_refused_with_all_named() {
+        let error = of(&["backlot:producer/lifecycle@0.3.0"]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "found contract version 0.2.0, wanted 0.1.0; rebuild the component against \
+            "found contract version 0.3.0, wanted 0.1.0 or 0.2.0; rebuild the component against \
              backlot:producer@0.1.0"
         );
         assert!(matches!(
             of(&[LIFECYCLE, "backlot:producer/output@0.1.1"]),
             Err(NotRunnable::ContractVersion { .. })
         ));
+    }
+
+    #[test]
+    fn two_versions_in_one_component_are_refused_with_both_named() {
+        let error = of(&[LIFECYCLE, "backlot:producer/output@0.2.0", OUTPUT]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "found `backlot:producer/output@0.2.0` beside `backlot:producer/lifecycle@0.1.0`, \
+             wanted one version of the contract; rebuild all of the component against \
+             backlot:producer@0.1.0"
+        );
     }
 
     #[test]
@@ -212,7 +279,7 @@ mod tests {
         assert!(error.contains("`a:b/c@1.0.0`") && error.contains("wasi:cli/run"), "{error}");
         assert!(of(&["wasi:cli/run@0.1.0"]).is_err());
         let alike = of(&[LIFECYCLE, "backlot:producer-tools/x@9.0.0"]);
-        assert_eq!(alike, Ok(ComponentForm::Producer), "another package");
+        assert_eq!(alike, producer(ComponentForm::Producer), "another package");
     }
 
     #[test]

@@ -19,9 +19,6 @@ use tokio_util::task::AbortOnDropHandle;
 use wasmtime::component::{ComponentExportIndex, InstancePre, types::ComponentItem};
 
 use crate::{
-    bindings::{
-        CONTRACT_VERSION, Descriptor, LIFECYCLE, Manner, OUTPUT, STEPS, lifecycle, output, steps,
-    },
     cache::ComponentDigest,
     cache::FileStamp,
     capacity,
@@ -29,6 +26,7 @@ use crate::{
     code::{self, Code, Dormant, Source},
     command,
     compile::CompileError,
+    contract::{self, Descriptor, Indices, Manner, Signatures, Version},
     engine::Engine,
     grant::OpenGrant,
     limits::Limits,
@@ -106,14 +104,8 @@ impl Drop for Running {
 
 /// Where the host enters a component.
 pub(crate) enum Entry {
-    Producer {
-        lifecycle: lifecycle::GuestIndices,
-        output: Option<output::GuestIndices>,
-        manner: Manner,
-    },
-    Command {
-        run: ComponentExportIndex,
-    },
+    Producer { indices: Indices, manner: Manner },
+    Command { run: ComponentExportIndex },
 }
 
 /// What a component says of itself, and what can be seen of it.
@@ -155,7 +147,7 @@ pub enum LoadError {
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// It imports what this host does not offer.
-    #[error("the component cannot be linked: {}; this host offers WASI 0.2 and 0.3 with wasi:http, and backlot:producer/host@{CONTRACT_VERSION}", trap::line(.0))]
+    #[error("the component cannot be linked: {}; this host offers WASI 0.2 and 0.3 with wasi:http, and {}", trap::line(.0), contract::hosts())]
     Link(wasmtime::Error),
     /// A function of the contract has another type.
     #[error("{0}; rebuild the component against the interface of that name and version")]
@@ -243,12 +235,14 @@ impl Component {
         let generation = Generation { number, digest: digest.into() };
 
         let seen = Seen::of(engine, &component);
-        let form = check::form(&seen.exports)?;
-        seen.typecheck(engine, &component, form)?;
+        let (form, version) = check::form(&seen.exports)?;
+        seen.typecheck(engine, &component, form, version)?;
         let pre = engine.linker().instantiate_pre(&component).map_err(LoadError::Link)?;
-        match form {
-            ComponentForm::Command => Self::of_command(engine, name, seen, pre, generation, code),
-            _ => Self::of_producer(engine, form, seen, pre, generation, code).await,
+        match version {
+            None => Self::of_command(engine, name, seen, pre, generation, code),
+            Some(version) => {
+                Self::of_producer(engine, form, version, seen, pre, generation, code).await
+            }
         }
     }
 
@@ -289,23 +283,21 @@ impl Component {
     async fn of_producer(
         engine: &Engine,
         form: ComponentForm,
+        version: Version,
         seen: Seen,
         pre: InstancePre<Guest>,
         generation: Generation,
         code: (ComponentDigest, Source),
     ) -> Result<Self, LoadError> {
         let of_type = |error: wasmtime::Error| LoadError::Type(trap::line(&error));
-        let lifecycle = lifecycle::GuestIndices::new(&pre).map_err(of_type)?;
-        let output = match form {
-            ComponentForm::Producer => None,
-            _ => Some(output::GuestIndices::new(&pre).map_err(of_type)?),
-        };
-        let descriptor = describe(engine, &pre, &lifecycle).await?;
+        let indices = version.indices(&pre, form).map_err(of_type)?;
+        let descriptor = describe(engine, &pre, &indices).await?;
         let kind = Kind::new(&descriptor.kind).map_err(invalid_kind)?;
         let manner = descriptor.manner;
-        if manner.contains(Manner::STDOUT_IS_OUTPUT) && output.is_some() {
+        if manner.stdout_is_output && indices.has_output() {
             return Err(LoadError::Descriptor(format!(
-                "`stdout-is-output`, although the component exports `{OUTPUT}`; keep one of them"
+                "`stdout-is-output`, although the component exports `{}`; keep one of them",
+                version.names().output
             )));
         }
         let schema = match &descriptor.input_schema {
@@ -317,11 +309,11 @@ impl Component {
             None => None,
         };
         let description = Description {
-            contract: Some(CONTRACT_VERSION),
+            contract: Some(version.names().version),
             summary: text::line(&descriptor.summary),
             input_schema: descriptor.input_schema,
-            stdout_is_output: manner.contains(Manner::STDOUT_IS_OUTPUT),
-            stops_by_drop: manner.contains(Manner::STOPS_BY_DROP),
+            stdout_is_output: manner.stdout_is_output,
+            stops_by_drop: manner.stops_by_drop,
             ..seen.description(form, kind.clone(), &generation)
         };
         Ok(Self(Arc::new(Loaded {
@@ -330,7 +322,7 @@ impl Component {
             generation,
             mappings: mappings(engine, &pre),
             pre,
-            entry: Entry::Producer { lifecycle, output, manner },
+            entry: Entry::Producer { indices, manner },
             description,
             schema,
             code,
@@ -390,8 +382,8 @@ impl Loaded {
 
     pub(crate) fn form(&self) -> Form {
         match &self.entry {
-            Entry::Producer { output: None, manner, .. }
-                if !manner.contains(Manner::STDOUT_IS_OUTPUT) =>
+            Entry::Producer { indices, manner }
+                if !indices.has_output() && !manner.stdout_is_output =>
             {
                 Form::Final
             }
@@ -452,91 +444,22 @@ impl Seen {
         }
     }
 
-    /// Compares the types of the contract's functions with the contract's own,
+    /// Compares the types of the functions that the host calls with those it knows,
     /// before anything is linked, so that a difference is named.
     fn typecheck(
         &self,
         engine: &Engine,
         component: &wasmtime::component::Component,
         form: ComponentForm,
+        version: Option<Version>,
     ) -> Result<(), LoadError> {
-        use crate::bindings::backlot::producer::types as t;
-        type Stop = Result<(), t::StopRefusal>;
-        type Start = Result<(), t::Refusal>;
-        let of = Contract { engine: engine.wasmtime(), component };
-        if let Some(run) = check::command(&self.exports).filter(|_| form == ComponentForm::Command)
-        {
-            return of.check::<(), (Result<(), ()>,)>(run, "run", "func() -> result");
-        }
-        of.check::<(), (Descriptor,)>(LIFECYCLE, "describe", "func() -> descriptor")?;
-        of.check::<(t::Request,), (Start,)>(
-            LIFECYCLE,
-            "run",
-            "func(request: request) -> result<_, refusal>",
-        )?;
-        of.check::<(Option<String>,), (Stop,)>(
-            LIFECYCLE,
-            "cancel",
-            "func(reason: option<string>) -> result<_, stop-refusal>",
-        )?;
-        of.check::<(), (t::Outcome,)>(LIFECYCLE, "done", "async func() -> outcome")?;
-        if form == ComponentForm::SteppedProducer {
-            of.check::<(t::Request, t::Outcome), (steps::Next,)>(
-                STEPS,
-                "after",
-                "func(request: request, ended: outcome) -> next",
-            )?;
-            of.check::<(String,), (Option<String>,)>(
-                STEPS,
-                "render",
-                "func(state: string) -> option<string>",
-            )?;
-        }
-        if form != ComponentForm::Producer {
-            of.check::<(u32,), (Vec<u8>,)>(
-                OUTPUT,
-                "read-output",
-                "func(max-bytes: u32) -> list<u8>",
-            )?;
-        }
-        Ok(())
-    }
-}
-
-struct Contract<'a> {
-    engine: &'a wasmtime::Engine,
-    component: &'a wasmtime::component::Component,
-}
-
-impl Contract<'_> {
-    fn check<Params, Return>(
-        &self,
-        interface: &str,
-        name: &str,
-        wanted: &str,
-    ) -> Result<(), LoadError>
-    where
-        Params: wasmtime::component::ComponentNamedList + wasmtime::component::Lower,
-        Return: wasmtime::component::ComponentNamedList + wasmtime::component::Lift,
-    {
-        let ty = self.component.component_type();
-        let found = match ty.get_export(self.engine, interface).map(|export| export.ty) {
-            Some(ComponentItem::ComponentInstance(instance)) => {
-                instance.get_export(self.engine, name).map(|export| export.ty)
-            }
-            _ => None,
+        let of = Signatures { engine: engine.wasmtime(), component };
+        let checked = match (version, check::command(&self.exports)) {
+            (Some(version), _) => version.typecheck(&of, form),
+            (None, Some(run)) => of.check::<(), (Result<(), ()>,)>(run, "run", "func() -> result"),
+            (None, None) => Ok(()),
         };
-        let Some(ComponentItem::ComponentFunc(func)) = found else {
-            return Err(LoadError::Type(format!(
-                "found no function `{name}` in `{interface}`, wanted `{wanted}`"
-            )));
-        };
-        func.typecheck::<Params, Return>(&ty.instance_type()).map_err(|error| {
-            LoadError::Type(format!(
-                "found another type of `{name}` in `{interface}`, wanted `{wanted}`: {}",
-                trap::line(&error)
-            ))
-        })
+        checked.map_err(LoadError::Type)
     }
 }
 
@@ -552,9 +475,9 @@ fn mappings(engine: &Engine, pre: &InstancePre<Guest>) -> u64 {
 async fn describe(
     engine: &Engine,
     pre: &InstancePre<Guest>,
-    lifecycle: &lifecycle::GuestIndices,
+    indices: &Indices,
 ) -> Result<Descriptor, LoadError> {
-    let (pre, lifecycle, home) = (pre.clone(), lifecycle.clone(), engine.clone());
+    let (pre, indices, home) = (pre.clone(), indices.clone(), engine.clone());
     // Others may have their turns first, which is not this one's delay.
     let live = home.admit_aside(mappings(&home, &pre)).await;
     let call = async move {
@@ -573,8 +496,8 @@ async fn describe(
         let described = {
             let mut call = pin!(async {
                 let instance = pre.instantiate_async(&mut store).await?;
-                let guest = lifecycle.load(&mut store, &instance)?;
-                store.run_concurrent(async |accessor| guest.call_describe(accessor).await).await?
+                let guest = indices.load(&mut store, &instance)?;
+                store.run_concurrent(async |accessor| guest.describe(accessor).await).await?
             });
             poll_fn(|cx| polled.during(|| call.as_mut().poll(cx))).await
         };

@@ -21,9 +21,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use wasmtime::{Store, component::Accessor};
 
 use crate::{
-    bindings::output,
     command,
     component::Running,
+    contract::Exports,
     engine::Polled,
     instance::Entered,
     limits::{Bytes, Exceeded, Limits},
@@ -64,7 +64,7 @@ pub(crate) async fn drive(
     polled: Polled,
     link: HangUp,
 ) -> Outcome {
-    let holds_output = entered.output().is_some();
+    let holds_output = entered.holds_output();
     let end = {
         let link = &*link.0;
         let conversation = seat.store.run_concurrent(async |accessor: &Accessor<Guest>| {
@@ -93,28 +93,28 @@ async fn converse(
     link: &Link,
 ) -> wasmtime::Result<()> {
     link.enter(Call::Done);
-    let (lifecycle, output) = match entered {
+    let guest = match entered {
         Entered::Command { run } => {
             let ended = run.call_concurrent(accessor, ()).await?.0;
             link.settle(command::outcome(i32::from(ended.is_err())));
             return Ok(());
         }
-        Entered::Producer { lifecycle, output, .. } => (lifecycle, output.as_ref()),
+        Entered::Producer { guest, .. } => guest,
     };
-    let mut done = pin!(lifecycle.call_done(accessor));
+    let mut done = pin!(guest.done(accessor));
     loop {
         if let Some((reason, reply)) = link.take_cancel() {
             link.enter(Call::Cancel);
-            match lifecycle.call_cancel(accessor, reason).await? {
+            match guest.cancel(accessor, reason).await? {
                 Ok(()) => reply.agreed(),
-                Err(refusal) => reply.refused(refusal.into()),
+                Err(refusal) => reply.refused(refusal),
             }
             link.enter(Call::Done);
         }
         if link.take_drain() {
             let mut dry = true;
-            if let Some(output) = output {
-                dry = drain(accessor, output, link, PIECES).await?;
+            if guest.has_output() {
+                dry = drain(accessor, guest, link, PIECES).await?;
                 link.enter(Call::Done);
             }
             link.drained(dry);
@@ -122,15 +122,15 @@ async fn converse(
         tokio::select! {
             biased;
             outcome = &mut done => {
-                link.settle(outcome?.into());
+                link.settle(outcome?);
                 break;
             }
             () = link.wanted() => {}
         }
     }
-    if let Some(output) = output {
+    if guest.has_output() {
         // The bound on a guest that never runs dry is the deadline of the tail.
-        drain(accessor, output, link, usize::MAX).await?;
+        drain(accessor, guest, link, usize::MAX).await?;
     }
     Ok(())
 }
@@ -139,13 +139,13 @@ async fn converse(
 /// `pieces` were taken, and tells whether it has no more.
 async fn drain(
     accessor: &Accessor<Guest>,
-    output: &output::Guest,
+    guest: &Exports,
     link: &Link,
     pieces: usize,
 ) -> wasmtime::Result<bool> {
     for _ in 0..pieces {
         link.enter(Call::ReadOutput);
-        let piece = output.call_read_output(accessor, PIECE_BYTES).await?;
+        let piece = guest.read_output(accessor, PIECE_BYTES).await?;
         if piece.is_empty() {
             return Ok(true);
         }

@@ -17,9 +17,9 @@ use wasmtime::{
 };
 
 use crate::{
-    bindings::{Manner, lifecycle, output},
     command::CommandInput,
     component::{Component, Entry, Loaded, Running},
+    contract::{Exports, Manner},
     driver::{HangUp, Metered, Seat, drive},
     engine::Polled,
     grant::OpenGrant,
@@ -118,7 +118,7 @@ async fn start(
             args.insert(0, component.kind.to_string());
             (Stdio::Output { host, stdin: stdin.into() }, args)
         }
-        Entry::Producer { manner, .. } if manner.contains(Manner::STDOUT_IS_OUTPUT) => {
+        Entry::Producer { manner, .. } if manner.stdout_is_output => {
             (Stdio::Output { host, stdin: bytes::Bytes::new() }, Vec::new())
         }
         Entry::Producer { .. } => (Stdio::Log(host), Vec::new()),
@@ -149,7 +149,7 @@ async fn start(
         link: Arc::clone(&link),
         polled: component.engine.polled(),
         stops_by_drop: entered.stops_by_drop(),
-        drains: entered.output().is_some(),
+        drains: entered.holds_output(),
     };
     let polled = component.engine.polled();
     let running = Running::of(component);
@@ -202,23 +202,23 @@ fn refusal(component: &Loaded, error: &wasmtime::Error, guest: &Guest, call: Cal
 
 /// An instance whose work has been started.
 pub(crate) enum Entered {
-    Producer { lifecycle: lifecycle::Guest, output: Option<output::Guest>, manner: Manner },
+    Producer { guest: Exports, manner: Manner },
     Command { run: TypedFunc<(), (Result<(), ()>,)> },
 }
 
 impl Entered {
     fn stops_by_drop(&self) -> bool {
         match self {
-            Self::Producer { manner, .. } => manner.contains(Manner::STOPS_BY_DROP),
+            Self::Producer { manner, .. } => manner.stops_by_drop,
             Self::Command { .. } => true,
         }
     }
 
-    /// Returns where the guest hands over its output, if it holds it itself.
-    pub(crate) fn output(&self) -> Option<&output::Guest> {
+    /// Tells whether the guest itself holds its output, and hands it over.
+    pub(crate) fn holds_output(&self) -> bool {
         match self {
-            Self::Producer { output, .. } => output.as_ref(),
-            Self::Command { .. } => None,
+            Self::Producer { guest, .. } => guest.has_output(),
+            Self::Command { .. } => false,
         }
     }
 }
@@ -237,21 +237,17 @@ async fn enter(
         Entry::Command { run } => {
             Ok(Ok(Entered::Command { run: instance.get_typed_func(&mut *store, run)? }))
         }
-        Entry::Producer { lifecycle, output, manner } => {
-            let lifecycle = lifecycle.load(&mut *store, &instance)?;
-            let output = match output {
-                Some(output) => Some(output.load(&mut *store, &instance)?),
-                None => None,
-            };
+        Entry::Producer { indices, manner } => {
+            let guest = indices.load(&mut *store, &instance)?;
             link.enter(Call::Run);
             let answer = store
                 .run_concurrent(async |accessor: &Accessor<Guest>| {
-                    lifecycle.call_run(accessor, request.into()).await
+                    guest.run(accessor, request).await
                 })
                 .await??;
             Ok(match answer {
-                Ok(()) => Ok(Entered::Producer { lifecycle, output, manner: *manner }),
-                Err(refusal) => Err(bounded(refusal.into())),
+                Ok(()) => Ok(Entered::Producer { guest, manner: *manner }),
+                Err(refusal) => Err(bounded(refusal)),
             })
         }
     }

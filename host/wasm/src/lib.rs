@@ -10,7 +10,6 @@
 #![deny(unsafe_code)]
 
 mod audit;
-mod bindings;
 mod cache;
 mod capacity;
 mod catalog;
@@ -19,6 +18,7 @@ mod code;
 mod command;
 mod compile;
 mod component;
+mod contract;
 mod dense;
 mod descriptors;
 mod driver;
@@ -44,7 +44,6 @@ mod trap;
 mod watch;
 
 pub use self::{
-    bindings::CONTRACT_VERSION,
     cache::{Cache, CacheError, FileStamp},
     capacity::{Bound, Capacity, Machine, address_space},
     catalog::{ComponentCatalog, DrainError, RollbackError, UnknownKind},
@@ -52,6 +51,7 @@ pub use self::{
     command::CommandInput,
     compile::CompileError,
     component::{Component, Description, LoadError},
+    contract::CONTRACT_VERSION,
     engine::{Engine, EngineConfig, EngineError},
     folder::{KindError, kind_files, kind_of, load_file, load_kind_file, path_of_kind},
     grant::{OpenGrant, OpenGrantError},

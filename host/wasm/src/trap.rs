@@ -2,12 +2,7 @@
 
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
-use crate::{
-    bindings::{LIFECYCLE, OUTPUT},
-    limits::Exceeded,
-    link::Call,
-    text,
-};
+use crate::{contract::Version, limits::Exceeded, link::Call, text};
 
 /// Returns the exit code, if the error is a guest that has exited.
 pub(crate) fn exit_code(error: &wasmtime::Error) -> Option<i32> {
@@ -69,15 +64,18 @@ pub(crate) fn line(error: &wasmtime::Error) -> String {
 pub(crate) fn executing(error: &wasmtime::Error) -> Option<Call> {
     let backtrace = error.downcast_ref::<wasmtime::WasmBacktrace>()?;
     let outermost = backtrace.frames().last()?.func_name()?;
-    let calls = [
-        (LIFECYCLE, Call::Run),
-        (LIFECYCLE, Call::Done),
-        (LIFECYCLE, Call::Cancel),
-        (OUTPUT, Call::ReadOutput),
-    ];
     let is =
         |interface: &str, call: Call| outermost.ends_with(&format!("{interface}#{}", call.name()));
-    calls.into_iter().find(|(interface, call)| is(interface, *call)).map(|(_, call)| call)
+    Version::ALL.iter().find_map(|version| {
+        let names = version.names();
+        let calls = [
+            (names.lifecycle, Call::Run),
+            (names.lifecycle, Call::Done),
+            (names.lifecycle, Call::Cancel),
+            (names.output, Call::ReadOutput),
+        ];
+        calls.into_iter().find(|(interface, call)| is(interface, *call)).map(|(_, call)| call)
+    })
 }
 
 /// Returns the guest's frames, innermost first, a line each.

@@ -1,35 +1,20 @@
 //! `backlot:producer/host`: what the contract itself offers to a guest.
+//!
+//! How it is imported is part of a version of the contract, and is there.
 
-use wasmtime::component::{Access, Accessor, HasSelf, Linker};
+use std::sync::Arc;
 
-use crate::{bindings::host, link::Link, store::Guest};
+use wasmtime::component::Linker;
 
+use crate::{contract::Version, link::Link, store::Guest};
+
+/// Adds it in every version.
 pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    host::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
-}
-
-impl host::Host for Guest {}
-
-impl host::HostWithStore<Guest> for HasSelf<Guest> {
-    async fn cancelled(accessor: &Accessor<Guest, Self>) -> wasmtime::Result<Option<String>> {
-        let link = accessor.with(|mut access| link(access.get()).cloned())?;
-        Ok(link.told().await)
-    }
-
-    fn stop_requested(
-        mut access: Access<'_, Guest, Self>,
-    ) -> wasmtime::Result<Option<Option<String>>> {
-        Ok(link(access.get())?.look())
-    }
-
-    fn report(mut access: Access<'_, Guest, Self>, detail: String) -> wasmtime::Result<()> {
-        link(access.get())?.host.report(&detail);
-        Ok(())
-    }
+    Version::ALL.iter().try_for_each(|version| version.add_host(linker))
 }
 
 /// Returns the guest's link. An instance that only describes itself has none.
-fn link(guest: &Guest) -> wasmtime::Result<&std::sync::Arc<Link>> {
+pub(crate) fn link(guest: &Guest) -> wasmtime::Result<&Arc<Link>> {
     guest.link.as_ref().ok_or_else(|| {
         wasmtime::format_err!("`describe` has no task: it must not call `backlot:producer/host`")
     })
