@@ -31,6 +31,7 @@ mod kind;
 mod limits;
 mod link;
 mod memory;
+mod meter;
 mod plan;
 mod policy;
 mod process;
@@ -59,8 +60,10 @@ pub use self::{
     kind::KindProducer,
     limits::Limits,
     policy::{
-        Access, Clocks, DirGrant, Egress, EnvGrant, Grant, GrantError, Lookup, Origin, Peer,
-        PeerError, PeerHost, Ports, Random, Range, Scheme, SecretGrant,
+        Access, Ask, Clocks, Decision, Denial, DirGrant, Egress, EnvGrant, Grant, GrantError,
+        Hints, LimitsAsk, Lookup, Manifest, Origin, Peer, PeerError, PeerHost, Policy, PolicyError,
+        Ports, Problem, Random, Range, Reach, Rules, Scheme, SecretGrant, SecretSource, Sort,
+        Sources, decide, explain,
     },
     process::{Compiler, compile_if_asked},
     profile::{InvalidProfile, Profile},

@@ -11,8 +11,9 @@ use crate::{
     engine::{Engine, LiveStore},
     grant::OpenGrant,
     imports::{files::OpenFiles, http::Http, stdio::SpoolStream},
-    limits::{Limits, Meter},
+    limits::Limits,
     link::Link,
+    meter::Meter,
 };
 
 /// The state behind one guest's imports.

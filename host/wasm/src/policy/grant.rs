@@ -72,7 +72,7 @@ impl fmt::Debug for EnvGrant {
 }
 
 /// Which names a guest may look up. A lookup carries data out, whatever comes of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lookup {
     /// None. Names of HTTP servers are looked up by the host all the same.
     None,
@@ -84,7 +84,7 @@ pub enum Lookup {
 }
 
 /// What a guest's clocks tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Clocks {
     /// What the host's tell.
     #[default]

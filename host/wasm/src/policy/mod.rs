@@ -1,12 +1,32 @@
-//! What a task may reach, as values. Pure: nothing here opens a folder or a
-//! connection.
+//! What a task may reach, as values, and who decides it. Pure: nothing here opens
+//! a file, a folder or a connection.
+//!
+//! What a task gets is what its plugin asks for ([`Manifest`]), as far as the
+//! operator lets it ([`Policy`]) and the start wants it ([`Ask`]); [`decide`] is the
+//! one function that says so.
 
+mod contradictions;
+mod decide;
+mod document;
+mod explain;
+mod file;
 mod grant;
+mod limit;
+mod manifest;
 mod net;
+mod rules;
+mod section;
 
 pub use self::{
+    decide::{Ask, Decision, Denial, Hints, Sort, Sources, decide},
+    document::{PolicyError, Problem},
+    explain::{Reach, explain},
+    file::{Policy, SecretSource},
     grant::{
         Access, Clocks, DirGrant, Egress, EnvGrant, Grant, GrantError, Lookup, Random, SecretGrant,
     },
+    limit::LimitsAsk,
+    manifest::Manifest,
     net::{Origin, Peer, PeerError, PeerHost, Ports, Range, Scheme},
+    rules::Rules,
 };

@@ -82,7 +82,7 @@ pub enum PeerError {
 /// business to stand for, if anything is.
 ///
 /// Source: the IANA registries of special-purpose IPv4 and IPv6 addresses.
-pub fn special(address: IpAddr) -> Option<&'static str> {
+pub(crate) fn special(address: IpAddr) -> Option<&'static str> {
     match address.to_canonical() {
         IpAddr::V4(address) => special_v4(address),
         IpAddr::V6(address) => special_v6(address),
@@ -136,7 +136,36 @@ impl Peer {
     }
 }
 
+impl Peer {
+    /// Returns the peers that are both these and those.
+    pub(crate) fn common(&self, other: &Self) -> Option<Self> {
+        let host = self.host.common(&other.host)?;
+        Some(Self { host, ports: self.ports.common(other.ports)? })
+    }
+
+    /// Tells whether every server of `origin` is one of these: who may connect to
+    /// a peer may speak HTTP to it.
+    pub(crate) fn covers_origin(&self, origin: &Origin) -> bool {
+        self.host.covers(&origin.host) && self.ports.covers(origin.ports)
+    }
+
+    /// Returns the servers of `origin` that are among these.
+    pub(crate) fn common_with_origin(&self, origin: &Origin) -> Option<Origin> {
+        let host = self.host.common(&origin.host)?;
+        Some(Origin { scheme: origin.scheme, host, ports: self.ports.common(origin.ports)? })
+    }
+}
+
 impl Origin {
+    /// Returns the servers that are both these and those.
+    pub(crate) fn common(&self, other: &Self) -> Option<Self> {
+        if self.scheme != other.scheme {
+            return None;
+        }
+        let host = self.host.common(&other.host)?;
+        Some(Self { scheme: self.scheme, host, ports: self.ports.common(other.ports)? })
+    }
+
     /// Tells whether every server of `other` is one of these.
     pub fn covers(&self, other: &Self) -> bool {
         self.scheme == other.scheme
@@ -154,6 +183,31 @@ impl PeerHost {
             (Self::Below(name), Self::Below(other)) => name == other || is_below(other, name),
             (Self::Range(range), Self::Range(other)) => range.covers(*other),
             (Self::Name(_) | Self::Below(_), _) | (Self::Range(_), _) => false,
+        }
+    }
+
+    /// Returns the hosts that are both these and those. Of two rules one covers the
+    /// other, or they have nothing in common.
+    pub(crate) fn common(&self, other: &Self) -> Option<Self> {
+        match () {
+            () if self.covers(other) => Some(other.clone()),
+            () if other.covers(self) => Some(self.clone()),
+            () => None,
+        }
+    }
+
+    /// Tells whether names are meant, not addresses.
+    pub(crate) fn is_names(&self) -> bool {
+        !matches!(self, Self::Range(_))
+    }
+
+    /// Tells whether the host is this machine, whatever the network says.
+    pub(crate) fn is_loopback(&self) -> bool {
+        match self {
+            Self::Name(name) | Self::Below(name) => {
+                name == "localhost" || name.ends_with(".localhost")
+            }
+            Self::Range(range) => LOOPBACK.into_iter().any(|loopback| loopback.covers(*range)),
         }
     }
 
@@ -176,11 +230,66 @@ fn is_below(name: &str, above: &str) -> bool {
     name.strip_suffix(above).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
+/// The addresses of this machine for itself.
+const LOOPBACK: [Range; 2] = [
+    Range { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 },
+    Range { base: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 },
+];
+
+/// The first addresses of what [`special`] knows of IPv4.
+const SPECIAL_V4: [[u8; 4]; 14] = [
+    [0, 0, 0, 0],
+    [127, 0, 0, 0],
+    [10, 0, 0, 0],
+    [172, 16, 0, 0],
+    [192, 168, 0, 0],
+    [100, 64, 0, 0],
+    [169, 254, 0, 0],
+    [192, 0, 0, 0],
+    [192, 0, 2, 0],
+    [198, 51, 100, 0],
+    [203, 0, 113, 0],
+    [198, 18, 0, 0],
+    [224, 0, 0, 0],
+    [240, 0, 0, 0],
+];
+
+/// The first segments of what [`special`] knows of IPv6, but for addresses that
+/// stand for one of IPv4.
+const SPECIAL_V6: [[u16; 3]; 10] = [
+    [0, 0, 0],
+    [0x64, 0xff9b, 1],
+    [0x2001, 0xdb8, 0],
+    [0x100, 0, 0],
+    [0x3fff, 0, 0],
+    [0x2001, 0, 0],
+    [0xfc00, 0, 0],
+    [0xfe80, 0, 0],
+    [0xfec0, 0, 0],
+    [0xff00, 0, 0],
+];
+
 impl Range {
-    /// Tells whether the address is in the range. One that stands for an IPv4
-    /// address is that.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.base, address.to_canonical()) {
+    /// Tells whether any address in the range is special.
+    pub(crate) fn has_special(self) -> bool {
+        // A special range begins in this one, or this one within a special range.
+        let v4 = SPECIAL_V4.into_iter().flat_map(|octets| {
+            let [a, b, c, d] = octets.map(u16::from);
+            let (high, low) = (a << 8 | b, c << 8 | d);
+            [
+                IpAddr::from(octets),
+                IpAddr::from([0, 0, 0, 0, 0, 0, high, low]),
+                IpAddr::from([0x64, 0xff9b, 0, 0, 0, 0, high, low]),
+                IpAddr::from([0x2002, high, low, 0, 0, 0, 0, 0]),
+            ]
+        });
+        let v6 = SPECIAL_V6.into_iter().map(|[a, b, c]| IpAddr::from([a, b, c, 0, 0, 0, 0, 0]));
+        special(self.base).is_some() || v4.chain(v6).any(|address| self.holds(address))
+    }
+
+    /// Tells whether the address is in the range as it is written.
+    fn holds(self, address: IpAddr) -> bool {
+        match (self.base, address) {
             (IpAddr::V4(base), IpAddr::V4(address)) => {
                 (base.to_bits() ^ address.to_bits()).leading_zeros() >= u32::from(self.prefix)
             }
@@ -189,6 +298,12 @@ impl Range {
             }
             _ => false,
         }
+    }
+
+    /// Tells whether the address is in the range. One that stands for an IPv4
+    /// address is that.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.holds(address.to_canonical())
     }
 
     /// Tells whether every address of `other` is in this range.
@@ -225,6 +340,12 @@ impl Ports {
     /// Tells whether the port is one of them.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
+    }
+
+    /// Returns the ports that are both these and those.
+    pub(crate) fn common(self, other: Self) -> Option<Self> {
+        let (first, last) = (self.first.max(other.first), self.last.min(other.last));
+        (first <= last).then_some(Self { first, last })
     }
 
     /// Tells whether every port of `other` is one of these.
@@ -554,6 +675,56 @@ mod tests {
         let range = peer("10.0.0.0/8:1").host;
         assert!(range.has("::ffff:10.1.2.3".parse().unwrap()) && !range.is_named("10.1.2.3"));
         assert!(!range.has("11.0.0.0".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_two_rules_have_in_common_is_what_both_cover() {
+        let common = |one: &str, other: &str| {
+            let common = peer(one).common(&peer(other)).map(|peer| peer.to_string());
+            assert_eq!(common, peer(other).common(&peer(one)).map(|peer| peer.to_string()));
+            common.unwrap_or_default()
+        };
+        assert_eq!(common("*.b.c:1-9", "a.b.c:5-20"), "a.b.c:5-9");
+        assert_eq!(common("10.0.0.0/8:*", "10.1.0.0/16:80"), "10.1.0.0/16:80");
+        assert_eq!(common("a:1", "a:2"), "");
+        assert_eq!(common("a:1", "10.0.0.0/8:1"), "");
+        let with = |text: &str| {
+            let common = peer("*.a:1-500").common_with_origin(&origin(text));
+            common.map(|origin| origin.to_string()).unwrap_or_default()
+        };
+        assert_eq!(
+            (with("https://b.a"), with("https://b.a:8443")),
+            ("https://b.a".into(), "".into())
+        );
+        assert_eq!(origin("http://a").common(&origin("https://a")), None);
+    }
+
+    #[test]
+    fn a_range_that_touches_special_addresses_is_known() {
+        for text in [
+            "10.0.0.0/8",
+            "0.0.0.0/0",
+            "10.1.2.3",
+            "172.0.0.0/8",
+            "::/0",
+            "fd00::/8",
+            "::1",
+            "2002:800::/21",
+            "2000::/3",
+            "::ffff:7f00:1",
+        ] {
+            assert!(text.parse::<Range>().unwrap().has_special(), "{text}");
+        }
+        for text in ["1.1.1.1", "8.0.0.0/8", "2606:4700::/32", "172.32.0.0/11", "2002:101::/32"] {
+            assert!(!text.parse::<Range>().unwrap().has_special(), "{text}");
+        }
+        assert!(
+            peer("127.1.0.0/16:1").host.is_loopback() && peer("a.localhost:1").host.is_loopback()
+        );
+        assert!(
+            !peer("126.0.0.0/7:1").host.is_loopback()
+                && !peer("localhost.com:1").host.is_loopback()
+        );
     }
 
     #[test]

@@ -1,0 +1,874 @@
+//! The decision: manifest ∩ policy ∩ what a start asks for.
+//!
+//! A start can narrow what the other two give, and never widen it. What it asks for
+//! and does not get is a denial that names the line that says no.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use backlot_registry::{Kind, StopBounds};
+
+use crate::{
+    limits::{Bytes, Limits},
+    policy::{
+        document::{List, Said},
+        file::SecretSource,
+        grant::{Clocks, DirGrant, Egress, EnvGrant, Grant, Lookup, Random, SecretGrant},
+        limit::{Limit, LimitsAsk},
+        manifest::Manifest,
+        net::{Origin, Peer, Range},
+        rules::{Given, Rules},
+        section::{Section, lexical},
+    },
+};
+
+/// What a start asks for. `None` mentions nothing of that sort: with a policy the
+/// start gets all that there is of it, without one nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Folders. With a policy their paths on the host are absolute.
+    pub dirs: Option<Vec<DirGrant>>,
+    /// Environment variables.
+    pub env: Option<Vec<EnvGrant>>,
+    /// Peers over TCP.
+    pub tcp: Option<Vec<Peer>>,
+    /// Peers over UDP.
+    pub udp: Option<Vec<Peer>>,
+    /// HTTP servers.
+    pub http: Option<Vec<Origin>>,
+    /// Special-purpose addresses that names may stand for.
+    pub private: Option<Vec<Range>>,
+    /// Which names may be looked up.
+    pub lookup: Option<Lookup>,
+    /// What clocks tell; the coarsest that anybody names holds.
+    pub clocks: Option<Clocks>,
+    /// Where random numbers come from.
+    pub random: Option<Random>,
+    /// How much may be sent.
+    pub egress: Egress,
+    /// Secrets, by their names.
+    pub secrets: Option<Vec<String>>,
+    /// Limits.
+    pub limits: LimitsAsk,
+    /// How long the task may take to wind down.
+    pub grace: Option<Duration>,
+}
+
+/// What the host has that a decision needs. `Debug` leaves out the values.
+#[derive(Clone, Default)]
+pub struct Sources {
+    /// The host's environment, at least what [`Policy::variables`](crate::Policy::variables) names.
+    pub env: HashMap<String, String>,
+    /// The secrets by their names, as far as they have values.
+    pub secrets: HashMap<String, String>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources")
+            .field("env", &self.env.len())
+            .field("secrets", &self.secrets.len())
+            .finish()
+    }
+}
+
+/// What a task gets.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// What it may reach.
+    pub grant: Grant,
+    /// What it may use.
+    pub limits: Limits,
+    /// The bounds of its stop ladder, where anybody names them.
+    pub bounds: Option<StopBounds>,
+    /// The grant and the limits that are not the default, a line each: `dir /src:ro`,
+    /// `tcp db.example.com:5432`, `memory 64 MiB`. They have no values of variables
+    /// and no secrets.
+    pub lines: Arc<[String]>,
+    /// What would have allowed what the task is denied while it runs.
+    pub hints: Hints,
+}
+
+/// Why a start does not get what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denial {
+    /// The operator's policy does not grant it.
+    #[error("{asked} is not granted: {why}; {fix}")]
+    Policy {
+        /// What was asked for.
+        asked: String,
+        /// Which line says no.
+        why: String,
+        /// Which line would allow it.
+        fix: String,
+    },
+    /// The plugin's manifest does not ask for it.
+    #[error("{asked} is not granted: {why}; {fix}")]
+    Manifest {
+        /// What was asked for.
+        asked: String,
+        /// Which line does not ask for it.
+        why: String,
+        /// Which line would.
+        fix: String,
+    },
+    /// The path of a folder cannot be held against those of a policy.
+    #[error("the folder {} cannot be held against the policy; ask for it by its absolute path", .0.display())]
+    Relative(PathBuf),
+    /// A secret that is granted has no value.
+    #[error("the secret `{name}` has no value: {}", lost(.source_of))]
+    SecretLost {
+        /// The secret.
+        name: String,
+        /// Where its value should be.
+        source_of: SecretSource,
+    },
+    /// The policy lets only other components be of the kind.
+    #[error(
+        "{digest} may not be loaded as `{kind}`: {at} does not list it; add \"{digest}\" there if you trust it"
+    )]
+    Digest {
+        /// The kind.
+        kind: Kind,
+        /// The digest of the component.
+        digest: String,
+        /// Which line lists others.
+        at: String,
+    },
+}
+
+fn lost(source: &SecretSource) -> String {
+    match source {
+        SecretSource::Env(name) => format!("the host's variable {name} is not set"),
+        SecretSource::File(path) => format!("the file {} cannot be read as text", path.display()),
+    }
+}
+
+/// A sort of what tasks may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Folders.
+    Folder,
+    /// Environment variables.
+    Env,
+    /// Peers over TCP.
+    Tcp,
+    /// Peers over UDP.
+    Udp,
+    /// HTTP servers.
+    Http,
+    /// Special-purpose addresses that names stand for.
+    Private,
+    /// Looking up names.
+    Lookup,
+    /// How much may be sent.
+    Egress,
+    /// Secrets.
+    Secret,
+}
+
+/// Decides what a task gets: what its plugin asks for, as far as the policy lets it
+/// and the start wants it.
+///
+/// # Errors
+///
+/// When the start asks for more than that, or a granted secret has no value.
+pub fn decide(
+    rules: &Rules,
+    manifest: Option<&Manifest>,
+    ask: &Ask,
+    sources: &Sources,
+) -> Result<Decision, Denial> {
+    let judge = Judge { rules, manifest };
+    let tcp = judge.peers("tcp", ask.tcp.as_deref(), |it| it.common.tcp.as_ref(), |it| &it.tcp)?;
+    let udp = judge.peers("udp", ask.udp.as_deref(), |it| it.common.udp.as_ref(), |it| &it.udp)?;
+    let grant = Grant {
+        dirs: judge.dirs(ask.dirs.as_deref())?,
+        env: judge.env(ask.env.as_deref(), sources)?,
+        http: judge.http(ask.http.as_deref())?,
+        tcp,
+        udp,
+        private: judge.private(ask.private.as_deref())?,
+        lookup: judge.lookup(ask.lookup)?,
+        clocks: judge.clocks(ask.clocks),
+        random: judge.random(ask.random)?,
+        egress: judge.egress(ask.egress)?,
+        secrets: judge.secrets(ask.secrets.as_deref(), sources)?,
+    };
+    let limits = judge.limits(&ask.limits)?;
+    let bounds = judge.bounds(ask.grace)?;
+    let lines = lines(&grant, &limits).into();
+    let hints = Hints(Some((rules.clone(), manifest.cloned())));
+    Ok(Decision { grant, limits, bounds, lines, hints })
+}
+
+/// The two who have a say beside the start.
+struct Judge<'a> {
+    rules: &'a Rules,
+    manifest: Option<&'a Manifest>,
+}
+
+impl<'a> Judge<'a> {
+    fn given<T>(&self, of: impl Fn(&Section) -> Option<&Said<T>>) -> Option<Given<'a, T>> {
+        self.rules.merged.pick(of)
+    }
+
+    /// Returns the entries of a list of the policy.
+    fn granted<T>(&self, of: impl Fn(&Section) -> Option<&Said<Vec<Said<T>>>>) -> &'a [Said<T>] {
+        self.rules.merged.list(of)
+    }
+
+    /// Denies an entry of a list that the policy does not have.
+    fn unlisted<T>(
+        &self,
+        given: Option<Given<'_, T>>,
+        key: &str,
+        asked: String,
+        shown: &str,
+        written: &str,
+    ) -> Denial {
+        let (why, fix) = self.rules.lacks(given, key, shown, written);
+        Denial::Policy { asked, why, fix }
+    }
+
+    fn peers(
+        &self,
+        key: &'static str,
+        ask: Option<&[Peer]>,
+        of: impl Fn(&Section) -> Option<&Said<Vec<Said<Peer>>>> + Copy,
+        asks: impl Fn(&super::section::Common) -> &List<Peer>,
+    ) -> Result<Vec<Peer>, Denial> {
+        let granted = self.granted(of);
+        let wanted = self.manifest.map(|manifest| (manifest, asks(&manifest.0.common)));
+        let Some(ask) = ask else {
+            return Ok(match wanted {
+                None => values(granted),
+                Some((_, wanted)) => common(granted, entries(wanted), Peer::common),
+            });
+        };
+        for peer in ask {
+            let covers = |entries: &[Said<Peer>]| entries.iter().any(|it| it.value.covers(peer));
+            let (asked, shown) = (format!("{key} {peer}"), peer.to_string());
+            let written = format!("\"{peer}\"");
+            if self.rules.has_policy() && !covers(granted) {
+                return Err(self.unlisted(self.given(of), key, asked, &shown, &written));
+            }
+            if let Some((manifest, wanted)) = wanted.filter(|(_, it)| !covers(entries(it))) {
+                let (why, fix) = manifest.0.lacks(wanted, key, &shown, &written);
+                return Err(Denial::Manifest { asked, why, fix });
+            }
+        }
+        Ok(ask.to_vec())
+    }
+
+    /// Returns the servers. A peer over TCP may be spoken to in HTTP, so what one
+    /// lists as that, the other may list as this.
+    fn http(&self, ask: Option<&[Origin]>) -> Result<Vec<Origin>, Denial> {
+        let http = self.granted(|section| section.common.http.as_ref());
+        let tcp = self.granted(|section| section.common.tcp.as_ref());
+        let wanted = self.manifest.map(|manifest| (manifest, &manifest.0.common));
+        let Some(ask) = ask else {
+            let Some((_, wanted)) = wanted else { return Ok(values(http)) };
+            let mut servers = common(http, entries(&wanted.http), Origin::common);
+            let by_tcp = common(tcp, entries(&wanted.http), Peer::common_with_origin);
+            let as_tcp = common(entries(&wanted.tcp), http, Peer::common_with_origin);
+            for server in by_tcp.into_iter().chain(as_tcp) {
+                if !servers.contains(&server) {
+                    servers.push(server);
+                }
+            }
+            return Ok(servers);
+        };
+        for origin in ask {
+            let covers = |http: &[Said<Origin>], tcp: &[Said<Peer>]| {
+                http.iter().any(|it| it.value.covers(origin))
+                    || tcp.iter().any(|it| it.value.covers_origin(origin))
+            };
+            let (asked, shown) = (format!("http {origin}"), origin.to_string());
+            let written = format!("\"{origin}\"");
+            if self.rules.has_policy() && !covers(http, tcp) {
+                let given = self.given(|section| section.common.http.as_ref());
+                return Err(self.unlisted(given, "http", asked, &shown, &written));
+            }
+            if let Some((manifest, wanted)) = wanted
+                && !covers(entries(&wanted.http), entries(&wanted.tcp))
+            {
+                let (why, fix) = manifest.0.lacks(&wanted.http, "http", &shown, &written);
+                return Err(Denial::Manifest { asked, why, fix });
+            }
+        }
+        Ok(ask.to_vec())
+    }
+
+    fn dirs(&self, ask: Option<&[DirGrant]>) -> Result<Vec<DirGrant>, Denial> {
+        let granted = self.granted(|section| section.dirs.as_ref());
+        let Some(ask) = ask else {
+            let dirs = granted.iter().filter_map(|dir| {
+                let access = match self.manifest {
+                    Some(manifest) => manifest.0.dir(&dir.value.guest)?.min(dir.value.access),
+                    None => dir.value.access,
+                };
+                Some(DirGrant { access, ..dir.value.clone() })
+            });
+            return Ok(dirs.collect());
+        };
+        let dirs = ask.iter().map(|dir| {
+            let within = self.within(dir, granted)?;
+            self.wanted_dir(dir)?;
+            Ok(within)
+        });
+        dirs.collect()
+    }
+
+    /// Returns the folder below the granted one that it lies in.
+    fn within(&self, ask: &DirGrant, granted: &[Said<DirGrant>]) -> Result<DirGrant, Denial> {
+        if !self.rules.has_policy() {
+            return Ok(ask.clone());
+        }
+        if !ask.host.is_absolute() {
+            return Err(Denial::Relative(ask.host.clone()));
+        }
+        let path = lexical(&ask.host.join(&ask.below));
+        let mut above: Vec<_> = granted
+            .iter()
+            .filter_map(|dir| Some((dir, path.strip_prefix(&dir.value.host).ok()?)))
+            .collect();
+        // The nearest of those that may do as much.
+        above.sort_by_key(|(_, rest)| rest.components().count());
+        let asked = || format!("the folder {} ({})", path.display(), ask.access);
+        match above.iter().find(|(dir, _)| dir.value.access >= ask.access) {
+            Some((dir, rest)) => Ok(DirGrant {
+                host: dir.value.host.clone(),
+                below: rest.to_path_buf(),
+                guest: ask.guest.clone(),
+                access: ask.access,
+            }),
+            None => {
+                let given = self.given(|section| section.dirs.as_ref());
+                Err(match (above.first(), given) {
+                    (Some((dir, _)), Some(given)) => {
+                        let said = &Said { value: (), line: dir.line };
+                        let given = Given { said, section: given.section };
+                        Denial::Policy {
+                            asked: asked(),
+                            why: format!(
+                                "{} grants {} for reading only",
+                                self.rules.at(&given, "dirs"),
+                                dir.value.host.display()
+                            ),
+                            fix: self.rules.change(&given, "dirs", "write :rw"),
+                        }
+                    }
+                    (_, given) => {
+                        let shown = path.display().to_string();
+                        let written = written_dir(&path, ask);
+                        self.unlisted(given, "dirs", asked(), &shown, &written)
+                    }
+                })
+            }
+        }
+    }
+
+    fn wanted_dir(&self, ask: &DirGrant) -> Result<(), Denial> {
+        let Some(manifest) = self.manifest else { return Ok(()) };
+        let asks = &manifest.0;
+        let asked = || format!("the folder {} ({})", ask.guest, ask.access);
+        let written = format!("\"{}:{}\"", ask.guest, ask.access);
+        let (why, fix) = match asks.dir(&ask.guest) {
+            Some(access) if access >= ask.access => return Ok(()),
+            Some(_) => {
+                let line = asks.dirs.as_ref().map_or(1, |dirs| dirs.line);
+                let why = format!("{} asks for reading it only", asks.at(line, "dirs"));
+                (why, format!("write {written} there"))
+            }
+            None => asks.lacks(&asks.dirs, "dirs", &ask.guest, &written),
+        };
+        Err(Denial::Manifest { asked: asked(), why, fix })
+    }
+
+    fn env(&self, ask: Option<&[EnvGrant]>, sources: &Sources) -> Result<Vec<EnvGrant>, Denial> {
+        let granted = self.granted(|section| section.env.as_ref());
+        let wanted = self.manifest.map(|manifest| (manifest, &manifest.0.env));
+        let is_wanted = |name: &str| match wanted {
+            Some((_, list)) => entries(list).iter().any(|it| it.value == name),
+            None => true,
+        };
+        let Some(ask) = ask else {
+            let granted = granted.iter().filter(|it| is_wanted(&it.value.name));
+            let env = granted.filter_map(|it| {
+                // A variable that the host does not have, the guest has not either.
+                let value = it.value.value.as_ref().or_else(|| sources.env.get(&it.value.name))?;
+                Some(EnvGrant { name: it.value.name.clone(), value: value.clone() })
+            });
+            return Ok(env.collect());
+        };
+        for EnvGrant { name, value } in ask {
+            let asked = || format!("the variable {name}");
+            let written = format!("\"{name}\"");
+            let given = self.given(|section| section.env.as_ref());
+            let rule = granted.iter().find(|it| it.value.name == *name);
+            match rule.map(|rule| (rule, rule.value.value.as_ref())) {
+                None if self.rules.has_policy() => {
+                    return Err(self.unlisted(given, "env", asked(), name, &written));
+                }
+                // Neither value is told.
+                Some((rule, Some(fixed))) if fixed != value => {
+                    let (why, fix) = match given {
+                        Some(given) => {
+                            let said = &Said { value: (), line: rule.line };
+                            let given = Given { said, section: given.section };
+                            let why =
+                                format!("{} grants another value", self.rules.at(&given, "env"));
+                            let bare = format!("write {written} for any value");
+                            (why, self.rules.change(&given, "env", &bare))
+                        }
+                        None => self.rules.lacks(given, "env", name, &written),
+                    };
+                    return Err(Denial::Policy { asked: asked(), why, fix });
+                }
+                _ => {}
+            }
+            if let Some((manifest, list)) = wanted.filter(|_| !is_wanted(name)) {
+                let (why, fix) = manifest.0.lacks(list, "env", name, &written);
+                return Err(Denial::Manifest { asked: asked(), why, fix });
+            }
+        }
+        Ok(ask.to_vec())
+    }
+
+    fn private(&self, ask: Option<&[Range]>) -> Result<Vec<Range>, Denial> {
+        let granted = self.granted(|section| section.private.as_ref());
+        let Some(ask) = ask else { return Ok(values(granted)) };
+        for range in ask.iter().filter(|_| self.rules.has_policy()) {
+            if !granted.iter().any(|it| it.value.covers(*range)) {
+                let given = self.given(|section| section.private.as_ref());
+                let shown = range.to_string();
+                let asked = format!("private {range}");
+                return Err(self.unlisted(
+                    given,
+                    "private",
+                    asked,
+                    &shown,
+                    &format!("\"{range}\""),
+                ));
+            }
+        }
+        Ok(ask.to_vec())
+    }
+
+    fn lookup(&self, ask: Option<Lookup>) -> Result<Lookup, Denial> {
+        let given = self.given(|section| section.common.lookup.as_ref());
+        let granted = match given {
+            Some(given) => given.said.value,
+            // Without a policy the start says what it wants.
+            None if self.rules.has_policy() => Lookup::default(),
+            None => ask.unwrap_or_default(),
+        };
+        let said = self.manifest.and_then(|manifest| manifest.0.common.lookup.as_ref());
+        let wanted = match self.manifest {
+            Some(_) => said.map_or(Lookup::default(), |said| said.value),
+            None => granted,
+        };
+        let Some(ask) = ask else { return Ok(granted.min(wanted)) };
+        let word = lookup_word(ask);
+        let asked = || format!("lookup \"{word}\"");
+        if ask > granted {
+            let (why, fix) = match given {
+                Some(given) => (
+                    format!("{} is \"{}\"", self.rules.at(&given, "lookup"), lookup_word(granted)),
+                    self.rules.change(&given, "lookup", &format!("write \"{word}\"")),
+                ),
+                None => (
+                    format!("{} says nothing of lookup, so it is \"listed\"", self.rules.source()),
+                    self.rules.add(&format!("lookup = \"{word}\"")),
+                ),
+            };
+            return Err(Denial::Policy { asked: asked(), why, fix });
+        }
+        match self.manifest {
+            Some(manifest) if ask > wanted => {
+                let (why, fix) = match said {
+                    Some(said) => (
+                        format!(
+                            "{} is \"{}\"",
+                            manifest.0.at(said.line, "lookup"),
+                            lookup_word(wanted)
+                        ),
+                        format!("write \"{word}\" there"),
+                    ),
+                    None => (
+                        format!(
+                            "{} says nothing of lookup, so it is \"listed\"",
+                            manifest.source()
+                        ),
+                        format!("add lookup = \"{word}\" to it"),
+                    ),
+                };
+                Err(Denial::Manifest { asked: asked(), why, fix })
+            }
+            _ => Ok(ask),
+        }
+    }
+
+    fn clocks(&self, ask: Option<Clocks>) -> Clocks {
+        let granted = self.given(|section| section.common.clocks.as_ref());
+        let wanted = self.manifest.and_then(|manifest| manifest.0.common.clocks.as_ref());
+        let said = granted.map(|given| given.said.value).into_iter();
+        said.chain(wanted.map(|said| said.value)).chain(ask).max().unwrap_or_default()
+    }
+
+    fn random(&self, ask: Option<Random>) -> Result<Random, Denial> {
+        let Some(given) = self.given(|section| section.random.as_ref()) else {
+            return Ok(ask.unwrap_or_default());
+        };
+        match ask {
+            Some(ask) if ask != given.said.value => Err(Denial::Policy {
+                asked: format!("random {}", random_word(ask)),
+                why: format!(
+                    "{} is {}",
+                    self.rules.at(&given, "random"),
+                    random_word(given.said.value)
+                ),
+                fix: self.rules.change(&given, "random", "take it out"),
+            }),
+            _ => Ok(given.said.value),
+        }
+    }
+
+    fn egress(&self, ask: Egress) -> Result<Egress, Denial> {
+        let given = self.given(|section| section.common.egress.as_ref());
+        let wanted = self.manifest.and_then(|manifest| manifest.0.common.egress.as_ref());
+        let least = |what, of: fn(&Egress) -> Option<u64>| {
+            let granted = given.and_then(|given| Some((given, of(&given.said.value)?)));
+            match (of(&ask), granted) {
+                (Some(ask), Some((given, granted))) if ask > granted => Err(Denial::Policy {
+                    asked: format!("egress of {ask} {what}"),
+                    why: format!("{} allows {granted} {what}", self.rules.at(&given, "egress")),
+                    fix: self.rules.change(&given, "egress", &format!("raise {what} to {ask}")),
+                }),
+                (ask, granted) => {
+                    let wanted = wanted.and_then(|said| of(&said.value));
+                    let said = ask.into_iter().chain(granted.map(|(_, granted)| granted));
+                    Ok(said.chain(wanted).min())
+                }
+            }
+        };
+        let bytes = least("bytes", |egress| egress.bytes)?;
+        Ok(Egress { bytes, requests: least("requests", |egress| egress.requests)? })
+    }
+
+    fn secrets(
+        &self,
+        ask: Option<&[String]>,
+        sources: &Sources,
+    ) -> Result<Vec<SecretGrant>, Denial> {
+        let granted = self.granted(|section| section.secrets.as_ref());
+        let wanted = self.manifest.map(|manifest| (manifest, &manifest.0.secrets));
+        let is_wanted = |name: &str| match wanted {
+            Some((_, list)) => entries(list).iter().any(|it| it.value == name),
+            None => true,
+        };
+        for name in ask.unwrap_or_default() {
+            let asked = || format!("the secret {name}");
+            if !granted.iter().any(|it| it.value.name == *name) {
+                let given = self.given(|section| section.secrets.as_ref());
+                let written = format!(
+                    "{{ name = \"{name}\", variable = \"..\", header = \"..\", to = [\"..\"] }}"
+                );
+                return Err(match self.rules.has_policy() {
+                    true => self.unlisted(given, "secrets", asked(), name, &written),
+                    false => Denial::Policy {
+                        asked: asked(),
+                        why: "secrets are defined in a policy, and there is none".to_owned(),
+                        fix: "write one".to_owned(),
+                    },
+                });
+            }
+            if let Some((manifest, list)) = wanted.filter(|_| !is_wanted(name)) {
+                let written = format!("\"{name}\"");
+                let (why, fix) = manifest.0.lacks(list, "secrets", name, &written);
+                return Err(Denial::Manifest { asked: asked(), why, fix });
+            }
+        }
+        let rules = granted.iter().map(|it| &it.value).filter(|rule| match ask {
+            Some(ask) => ask.contains(&rule.name),
+            None => is_wanted(&rule.name),
+        });
+        let secrets = rules.map(|rule| match sources.secrets.get(&rule.name) {
+            Some(value) => Ok(SecretGrant {
+                name: rule.name.clone(),
+                variable: rule.variable.clone(),
+                header: rule.header.clone(),
+                to: values(&rule.to),
+                value: value.clone(),
+            }),
+            None => Err(Denial::SecretLost {
+                name: rule.name.clone(),
+                source_of: self.rules.secret(&rule.name),
+            }),
+        });
+        secrets.collect()
+    }
+
+    fn limits(&self, ask: &LimitsAsk) -> Result<Limits, Denial> {
+        let mut limits = Limits::default();
+        for limit in Limit::ALL {
+            let given = self.given(|section| section.common.limits[limit.at()].as_ref());
+            let asked = limit.asked(ask);
+            let default = limit.of(&Limits::default());
+            let granted = match given {
+                Some(given) => Some(given.said.value),
+                // Without a policy the start may ask for more than the default.
+                None if self.rules.has_policy() || asked.is_none() => default,
+                None => asked,
+            };
+            if let (Some(ask), Some(granted)) = (asked, granted)
+                && ask > granted
+            {
+                let key = limit.key();
+                let (why, fix) = match given {
+                    Some(given) => (
+                        format!("{} is {}", self.rules.at(&given, key), limit.show(granted)),
+                        self.rules.change(&given, key, &format!("write {}", limit.write(ask))),
+                    ),
+                    None => (
+                        format!(
+                            "{} says nothing of {key}, so it is {}",
+                            self.rules.source(),
+                            limit.show(granted)
+                        ),
+                        self.rules.add(&format!("{key} = {}", limit.write(ask))),
+                    ),
+                };
+                let asked = format!("{key} {}", limit.show(ask));
+                return Err(Denial::Policy { asked, why, fix });
+            }
+            let wanted = self
+                .manifest
+                .and_then(|manifest| manifest.0.common.limits[limit.at()].as_ref())
+                .map(|said| said.value);
+            if let Some(least) = granted.into_iter().chain(asked).chain(wanted).min() {
+                limit.set(&mut limits, least);
+            }
+        }
+        Ok(limits)
+    }
+
+    fn bounds(&self, grace: Option<Duration>) -> Result<Option<StopBounds>, Denial> {
+        let given = self.given(|section| section.stop.as_ref());
+        let stop = given.map(|given| given.said.value).unwrap_or_default();
+        if let (Some(ask), Some(granted), Some(given)) = (grace, stop.grace, given)
+            && ask > granted
+        {
+            let show = humantime::format_duration;
+            return Err(Denial::Policy {
+                asked: format!("grace {}", show(ask)),
+                why: format!("{} gives {}", self.rules.at(&given, "stop"), show(granted)),
+                fix: self.rules.change(&given, "stop", &format!("write grace = \"{}\"", show(ask))),
+            });
+        }
+        let default = StopBounds::default();
+        let said = grace.is_some() || stop.ask.is_some() || stop.grace.is_some();
+        Ok(said.then(|| StopBounds {
+            ask: stop.ask.unwrap_or(default.ask),
+            grace: grace.or(stop.grace).unwrap_or(default.grace),
+        }))
+    }
+}
+
+fn values<T: Clone>(entries: &[Said<T>]) -> Vec<T> {
+    entries.iter().map(|entry| entry.value.clone()).collect()
+}
+
+pub(super) fn entries<T>(list: &List<T>) -> &[Said<T>] {
+    list.as_ref().map_or(&[], |list| &list.value)
+}
+
+/// Returns what each of the one list has in common with each of the other, once.
+pub(super) fn common<A, B, C: PartialEq>(
+    one: &[Said<A>],
+    other: &[Said<B>],
+    of: impl Fn(&A, &B) -> Option<C>,
+) -> Vec<C> {
+    let mut common = Vec::new();
+    for entry in one {
+        for with in other {
+            if let Some(both) = of(&entry.value, &with.value).filter(|both| !common.contains(both))
+            {
+                common.push(both);
+            }
+        }
+    }
+    common
+}
+
+/// Returns the entry of `dirs` that would grant the folder.
+fn written_dir(path: &Path, ask: &DirGrant) -> String {
+    let path = path.display();
+    let guest = match path.to_string() == ask.guest {
+        true => Cow::Borrowed(""),
+        false => Cow::Owned(format!("::{}", ask.guest)),
+    };
+    format!("\"{path}{guest}:{}\"", ask.access)
+}
+
+pub(super) fn lookup_word(lookup: Lookup) -> &'static str {
+    match lookup {
+        Lookup::None => "none",
+        Lookup::Listed => "listed",
+        Lookup::Any => "any",
+    }
+}
+
+pub(super) fn clocks_word(clocks: Clocks) -> &'static str {
+    match clocks {
+        Clocks::Precise => "precise",
+        Clocks::Coarse => "coarse",
+        Clocks::Hidden => "hidden",
+    }
+}
+
+pub(super) fn random_word(random: Random) -> Cow<'static, str> {
+    match random {
+        Random::System => "system".into(),
+        Random::Seeded(seed) => format!("seeded with {seed}").into(),
+    }
+}
+
+/// Returns how much may be sent, if there is a bound.
+pub(super) fn egress_words(egress: Egress) -> Option<String> {
+    let bytes = egress.bytes.map(|bytes| Bytes(bytes).to_string());
+    let requests = egress.requests.map(|requests| format!("{requests} requests"));
+    match (bytes, requests) {
+        (Some(bytes), Some(requests)) => Some(format!("{bytes}, {requests}")),
+        (bytes, requests) => bytes.or(requests),
+    }
+}
+
+/// Returns the grant in short, a line each. It names variables and secrets, and has
+/// no value of either.
+fn lines(grant: &Grant, limits: &Limits) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(grant.dirs.iter().map(|dir| format!("dir {}:{}", dir.guest, dir.access)));
+    lines.extend(grant.env.iter().map(|env| format!("env {}", env.name)));
+    lines.extend(grant.tcp.iter().map(|peer| format!("tcp {peer}")));
+    lines.extend(grant.udp.iter().map(|peer| format!("udp {peer}")));
+    lines.extend(grant.http.iter().map(|origin| format!("http {origin}")));
+    lines.extend(grant.private.iter().map(|range| format!("private {range}")));
+    if grant.lookup != Lookup::default() {
+        lines.push(format!("lookup {}", lookup_word(grant.lookup)));
+    }
+    if grant.clocks != Clocks::default() {
+        lines.push(format!("clocks {}", clocks_word(grant.clocks)));
+    }
+    if grant.random != Random::default() {
+        lines.push(format!("random {}", random_word(grant.random)));
+    }
+    lines.extend(egress_words(grant.egress).map(|words| format!("egress {words}")));
+    lines.extend(grant.secrets.iter().map(|secret| {
+        let to: Vec<String> = secret.to.iter().map(ToString::to_string).collect();
+        format!("secret {} as {} to {}", secret.name, secret.variable, to.join(" "))
+    }));
+    for limit in Limit::ALL {
+        let value = limit.of(limits);
+        if let Some(value) = value.filter(|_| value != limit.of(&Limits::default())) {
+            lines.push(format!("{} {}", limit.key(), limit.show(value)));
+        }
+    }
+    lines
+}
+
+/// What would have allowed what a task is denied while it runs. Cheap to clone; the
+/// words are made when they are wanted.
+///
+/// The default is that of a task without a policy.
+#[derive(Clone, Debug, Default)]
+pub struct Hints(Option<(Rules, Option<Manifest>)>);
+
+impl Hints {
+    /// Returns what to do to have something of that sort granted.
+    pub fn of(&self, sort: Sort) -> String {
+        let with_policy = self.0.as_ref().filter(|(rules, _)| rules.has_policy());
+        let mut hint = match with_policy {
+            Some((rules, _)) => sort.line(rules),
+            None => sort.flag().to_owned(),
+        };
+        let manifest = self.0.as_ref().and_then(|(_, manifest)| manifest.as_ref());
+        if let Some((manifest, key)) = manifest.zip(sort.asked_for_as()) {
+            hint.push_str(&format!(", and have {key} of {} ask for it", manifest.source()));
+        }
+        hint
+    }
+}
+
+impl Sort {
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Folder => "dirs",
+            Self::Env => "env",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Http => "http",
+            Self::Private => "private",
+            Self::Lookup => "lookup",
+            Self::Egress => "egress",
+            Self::Secret => "secrets",
+        }
+    }
+
+    /// Returns the key that manifests have for it, if they have one.
+    fn asked_for_as(self) -> Option<&'static str> {
+        (self != Self::Private).then(|| self.key())
+    }
+
+    /// Returns the words for a start without a policy.
+    fn flag(self) -> &'static str {
+        match self {
+            Self::Folder => "grant it with --dir HOST[::GUEST][:ro|rw]",
+            Self::Env => "grant it with --env NAME=VALUE",
+            Self::Tcp => "grant it with --net HOST:PORT",
+            Self::Udp => "grant it with --udp HOST:PORT",
+            Self::Http => "grant it with --http URL",
+            Self::Private => "grant it with --private RANGE",
+            Self::Lookup => "grant the name with --net HOST:PORT or --udp HOST:PORT",
+            Self::Egress => "grant more, or set no bound",
+            Self::Secret => "define it in a policy, which --policy FILE names",
+        }
+    }
+
+    /// Returns the words for a start under that policy.
+    fn line(self, rules: &Rules) -> String {
+        let key = self.key();
+        /// Returns where the key stands, if it does.
+        fn at<T>(
+            rules: &Rules,
+            key: &str,
+            of: impl Fn(&Section) -> Option<&Said<T>>,
+        ) -> Option<String> {
+            rules.merged.pick(of).map(|given| rules.at(&given, key))
+        }
+        let at = match self {
+            Self::Folder => at(rules, key, |section| section.dirs.as_ref()),
+            Self::Env => at(rules, key, |section| section.env.as_ref()),
+            Self::Tcp => at(rules, key, |section| section.common.tcp.as_ref()),
+            Self::Udp => at(rules, key, |section| section.common.udp.as_ref()),
+            Self::Http => at(rules, key, |section| section.common.http.as_ref()),
+            Self::Private => at(rules, key, |section| section.private.as_ref()),
+            Self::Lookup => at(rules, key, |section| section.common.lookup.as_ref()),
+            Self::Egress => at(rules, key, |section| section.common.egress.as_ref()),
+            Self::Secret => at(rules, key, |section| section.secrets.as_ref()),
+        };
+        match (at, self) {
+            (Some(at), Self::Egress) => format!("raise it at {at}"),
+            (Some(at), Self::Lookup) => format!("widen it at {at}"),
+            (Some(at), _) => format!("list it at {at}"),
+            (None, _) => rules.add(key),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What a plugin asks for: the file beside its component.
+
+use std::sync::Arc;
+
+use crate::policy::{
+    document::{List, PolicyError, Reader},
+    grant::{Access, Lookup},
+    limit::Limit,
+    section::{self, COMMON, Common, twice},
+};
+
+/// The largest manifest that is read, in bytes. It comes with the plugin, from
+/// whoever wrote that.
+const MANIFEST_BYTES: usize = 64 << 10;
+
+/// What a plugin asks for. Cheap to clone.
+///
+/// A key that is missing asks for nothing of that sort; without `lookup`, `clocks`,
+/// `egress` and limits, what is the default for everybody is asked for.
+#[derive(Clone, Debug)]
+pub struct Manifest(pub(super) Arc<Asks>);
+
+#[derive(Debug)]
+pub(super) struct Asks {
+    pub(super) source: Arc<str>,
+    pub(super) dirs: List<DirAsk>,
+    pub(super) env: List<String>,
+    pub(super) common: Common,
+    pub(super) secrets: List<String>,
+}
+
+/// A folder that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DirAsk {
+    /// The path under which the guest wants to see it; any where that is `None`.
+    pub(super) guest: Option<String>,
+    pub(super) access: Access,
+}
+
+impl Manifest {
+    /// Reads a manifest. `source` is what its lines are called by.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong with it, each with its line.
+    pub fn parse(text: &str, source: &str) -> Result<Self, PolicyError> {
+        let (mut reader, table) = Reader::open(text, source, MANIFEST_BYTES)?;
+        let mut asks = Asks {
+            source: reader.source(),
+            dirs: None,
+            env: None,
+            common: Common::default(),
+            secrets: None,
+        };
+        for (key, value) in &table {
+            match key.get_ref().as_ref() {
+                key @ "dirs" => {
+                    asks.dirs =
+                        reader.list(key, value, |reader, value| reader.read(key, value, dir));
+                    twice(&mut reader, &asks.dirs, |dir| {
+                        let guest = dir.guest.as_deref().unwrap_or("*");
+                        (guest, format!("the folder `{guest}` is asked for twice"))
+                    });
+                }
+                key @ "env" => {
+                    asks.env = reader.list(key, value, |reader, value| {
+                        reader.read(key, value, section::variable)
+                    });
+                    twice(&mut reader, &asks.env, |name| {
+                        (name.as_str(), format!("the variable `{name}` is asked for twice"))
+                    });
+                }
+                key @ "secrets" => {
+                    asks.secrets = reader.list(key, value, |reader, value| {
+                        reader.read(key, value, section::secret_name)
+                    });
+                    twice(&mut reader, &asks.secrets, |name| {
+                        (name.as_str(), format!("the secret `{name}` is asked for twice"))
+                    });
+                }
+                key @ ("private" | "random" | "tasks" | "stop" | "digest") => {
+                    let what = format!("{key} is for the operator's policy, not for a manifest");
+                    reader.wrong(reader.line(value.span().start), what);
+                }
+                key if asks.common.read(&mut reader, key, value) => {}
+                other => reader.unknown(key.span(), other, "a manifest", &keys()),
+            }
+        }
+        asks.tell_of_names(&mut reader);
+        match reader.is_right() {
+            true => Ok(Self(Arc::new(asks))),
+            false => Err(reader.error()),
+        }
+    }
+
+    /// Returns the name of the file.
+    pub fn source(&self) -> &str {
+        &self.0.source
+    }
+}
+
+impl Asks {
+    fn tell_of_names(&self, reader: &mut Reader) {
+        let Some(none) = self.common.lookup.as_ref().filter(|it| it.value == Lookup::None) else {
+            return;
+        };
+        for (key, list) in [("tcp", &self.common.tcp), ("udp", &self.common.udp)] {
+            let entries = list.iter().flat_map(|list| &list.value);
+            if let Some(peer) = entries.into_iter().find(|peer| peer.value.host.is_names()) {
+                let what = format!(
+                    "lookup is \"none\", and {key} lists {} in line {}, a name that could not be \
+                     looked up",
+                    peer.value, peer.line
+                );
+                reader.wrong(none.line, what);
+            }
+        }
+    }
+
+    /// Returns where a key stands: `fetch.toml:3 (tcp)`.
+    pub(super) fn at(&self, line: usize, key: &str) -> String {
+        format!("{}:{line} ({key})", self.source)
+    }
+
+    /// Returns why the plugin does not ask for an entry of a list, and what would
+    /// have it ask. The entry is written as it would stand there.
+    pub(super) fn lacks<T>(
+        &self,
+        list: &List<T>,
+        key: &str,
+        shown: &str,
+        written: &str,
+    ) -> (String, String) {
+        match list {
+            Some(list) => (
+                format!("{} does not list {shown}", self.at(list.line, key)),
+                format!("add {written} there"),
+            ),
+            None => (
+                format!("{} asks for no {key}", self.source),
+                format!("add {key} = [{written}] to it"),
+            ),
+        }
+    }
+
+    /// Returns what of a folder the plugin asks for under that path.
+    pub(super) fn dir(&self, guest: &str) -> Option<Access> {
+        let dirs = self.dirs.iter().flat_map(|list| &list.value);
+        let asks = dirs.filter(|dir| dir.value.guest.as_deref().is_none_or(|path| path == guest));
+        asks.map(|dir| dir.value.access).max()
+    }
+}
+
+fn keys() -> Vec<&'static str> {
+    ["dirs", "env", "secrets"].into_iter().chain(COMMON).chain(Limit::ALL.map(Limit::key)).collect()
+}
+
+fn dir(text: &str) -> Result<DirAsk, String> {
+    let (path, access) = match text.rsplit_once(':') {
+        Some((path, "ro")) => (path, Access::ReadOnly),
+        Some((path, "rw")) => (path, Access::ReadWrite),
+        _ => (text, Access::ReadOnly),
+    };
+    let guest = match path.trim_end_matches('/') {
+        _ if path.contains("::") || path.contains('\0') => "",
+        "" if path.starts_with('/') => "/",
+        trimmed => trimmed,
+    };
+    match guest {
+        "" => Err(format!(
+            "`{text}` is no folder that a plugin can ask for; write the path under which it sees \
+             it, or * for any, and :ro or :rw"
+        )),
+        "*" => Ok(DirAsk { guest: None, access }),
+        guest => Ok(DirAsk { guest: Some(guest.to_owned()), access }),
+    }
+}
