@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf};
 
 use backlot_registry as registry;
-use backlot_wasm::{Compiler, Profile};
+use backlot_wasm::{Compiler, Profile, Resolver};
 
 /// How a [`Host`](crate::Host) is set up. The defaults suit one machine and
 /// tasks of unknown origin.
@@ -30,6 +30,8 @@ pub struct Config {
     pub guest_memory: Option<u64>,
     /// Threads that guests run on; as many as there are cores when `None`.
     pub threads: Option<usize>,
+    /// How names are looked up for guests.
+    pub resolver: Resolver,
     /// Bounds, caps and retention of the registry.
     pub registry: registry::Config,
 }
@@ -69,6 +71,7 @@ impl Default for Config {
             instances: None,
             guest_memory: None,
             threads: None,
+            resolver: Resolver::default(),
             registry: registry::Config::default(),
         }
     }

@@ -89,6 +89,7 @@ impl Host {
         engine.profile = config.profile;
         engine.instances = config.instances;
         engine.compiler = config.compiler;
+        engine.resolver = config.resolver;
         let mut warnings = Vec::new();
         // Without a cache everything works, and takes longer.
         match config.cache.map(|folder| Cache::open(&folder, CACHE_BYTES)).transpose() {

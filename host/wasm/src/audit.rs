@@ -1,7 +1,7 @@
 //! What an operator may have to account for: one structured line each, under a target
 //! of its own (`backlot::audit`).
 
-use backlot_registry::{Generation, Kind, KindState};
+use backlot_registry::{Generation, Kind, KindState, TaskId};
 
 const TARGET: &str = "backlot::audit";
 
@@ -25,4 +25,27 @@ pub(crate) fn refusal(kind: &Kind, why: &str) {
 /// No more tasks of a kind are started.
 pub(crate) fn closed(kind: &Kind, state: KindState, why: &str) {
     tracing::info!(target: TARGET, event = "close", %kind, %state, why);
+}
+
+/// A task was denied something, and which part of a grant is about that.
+pub(crate) fn denial(task: &TaskId, what: &str, rule: &str) {
+    tracing::info!(
+        target: TARGET,
+        event = "denial",
+        %task,
+        kind = %task.kind,
+        what,
+        rule,
+    );
+}
+
+/// A task was denied so much beyond what was told one by one.
+pub(crate) fn more_denials(task: &TaskId, count: u64) {
+    tracing::info!(
+        target: TARGET,
+        event = "denials",
+        %task,
+        kind = %task.kind,
+        count,
+    );
 }

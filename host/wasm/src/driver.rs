@@ -82,7 +82,7 @@ pub(crate) async fn drive(
     // the code that it ran.
     drop(seat);
     let outcome = judge(end, exceeded, holds_output, &link.0);
-    cut(outcome, limits.final_output)
+    cut(link.0.masked_outcome(outcome), limits.final_output)
 }
 
 /// Talks with the guest until `done` has resolved and its output is drained. The
@@ -149,7 +149,7 @@ async fn drain(
         if piece.is_empty() {
             return Ok(true);
         }
-        link.host.output().write(&piece);
+        link.write(&piece);
     }
     Ok(false)
 }

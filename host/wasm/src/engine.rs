@@ -29,6 +29,7 @@ use crate::{
     memory::GuestMemory,
     process::{Compiler, given_up},
     profile::{ASIDES, Profile, settings},
+    resolver::Resolver,
     schema::Checker,
     store::Guest,
 };
@@ -75,6 +76,8 @@ pub struct EngineConfig {
     pub compiler: Compiler,
     /// Where compiled code is kept.
     pub cache: Option<Cache>,
+    /// How names are looked up.
+    pub resolver: Resolver,
 }
 
 impl EngineConfig {
@@ -90,6 +93,7 @@ impl EngineConfig {
             machine,
             compiler: Compiler::default(),
             cache: None,
+            resolver: Resolver::default(),
         }
     }
 
@@ -138,6 +142,7 @@ struct Inner {
     compiler: Compiler,
     compiler_memory: u64,
     cache: Option<Cache>,
+    resolver: Resolver,
     /// Turns at compiling.
     compile_turns: Arc<Semaphore>,
     /// Turns at schemas that are not plain.
@@ -181,6 +186,7 @@ impl Engine {
             compiler: config.compiler,
             compiler_memory: config.machine.memory() / 2,
             cache: config.cache,
+            resolver: config.resolver,
             compile_turns: Arc::new(Semaphore::new(COMPILES)),
             schema_turns: Arc::new(Semaphore::new(SCHEMAS)),
             tasks: AtomicUsize::new(0),
@@ -275,6 +281,10 @@ impl Engine {
 
     pub(crate) fn runtime(&self) -> &Handle {
         &self.0.runtime
+    }
+
+    pub(crate) fn resolver(&self) -> &Resolver {
+        &self.0.resolver
     }
 
     pub(crate) fn memory(&self) -> &Arc<GuestMemory> {

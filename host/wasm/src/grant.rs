@@ -1,28 +1,37 @@
-//! Grants made ready: folders opened once, peers checked at every connection.
+//! Grants made ready: folders opened once, and what every start with them shares.
 
-use std::{
-    collections::HashSet,
-    fmt, io,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
+use std::{collections::HashSet, fmt, io, path::PathBuf, sync::Arc};
+
+use http::HeaderName;
+use wasmtime_wasi::{FsPerms, OpenMode, WasiCtxBuilder, filesystem::Dir};
+
+use crate::{
+    clocks,
+    denial::Denials,
+    link::Link,
+    network::Rules,
+    policy::{Access, Clocks, DirGrant, EnvGrant, Grant, Hints, Random},
+    random,
+    secret::{NoRandomness, Secrets, Vault},
 };
-
-use wasmtime_wasi::{FsPerms, OpenMode, WasiCtxBuilder, filesystem::Dir, sockets::SocketAddrUse};
-
-use crate::policy::{Access, DirGrant, EnvGrant, Grant, Peer, PeerHost};
 
 /// A grant whose folders are open. Cheap to clone.
 ///
 /// A folder is opened once; what its path names later does not matter.
 #[derive(Clone)]
-pub struct OpenGrant(Arc<Inner>);
+pub struct OpenGrant {
+    inner: Arc<Inner>,
+    hints: Option<Arc<Hints>>,
+}
 
+#[derive(Default)]
 struct Inner {
     dirs: Vec<OpenDir>,
     env: Vec<EnvGrant>,
-    net: NetPolicy,
+    rules: Rules,
+    clocks: Clocks,
+    random: Random,
+    vault: Option<Arc<Vault>>,
 }
 
 pub(crate) struct OpenDir {
@@ -52,26 +61,48 @@ pub enum OpenGrantError {
         "{0} folders are granted, and a task has room for {FOLDERS}; grant a folder above them"
     )]
     TooManyFolders(usize),
+    /// A secret is too short to be told from what is none.
+    #[error(
+        "the secret `{0}` has fewer than {SECRET_BYTES} bytes, so it cannot be told from other text; take a longer one"
+    )]
+    ShortSecret(String),
+    /// A secret is to stand in a header that there cannot be.
+    #[error("the secret `{0}` is for the header `{1}`, which is no name of a header")]
+    Header(String, String),
 }
 
 /// How many folders one task may be granted. A guest takes a handle for each
 /// when it starts, out of those that [`Limits::host_objects`](crate::Limits) allows.
 const FOLDERS: usize = 256;
+/// How many bytes a secret has at least: it is looked for in all that a guest says.
+const SECRET_BYTES: usize = 8;
 
 impl Grant {
     /// Opens the folders of the grant.
     ///
     /// # Errors
     ///
-    /// When a folder cannot be opened, or two would be seen under one path.
-    pub fn open(self) -> Result<OpenGrant, OpenGrantError> {
+    /// When a folder cannot be opened, or what is granted does not fit together.
+    pub fn open(mut self) -> Result<OpenGrant, OpenGrantError> {
         if self.dirs.len() > FOLDERS {
             return Err(OpenGrantError::TooManyFolders(self.dirs.len()));
         }
         let mut names = HashSet::new();
-        if let Some(twice) = self.env.iter().find(|variable| !names.insert(&variable.name)) {
-            return Err(OpenGrantError::SameVariable(twice.name.clone()));
+        let variables = self.env.iter().map(|variable| &variable.name);
+        let mut variables = variables.chain(self.secrets.iter().map(|secret| &secret.variable));
+        if let Some(twice) = variables.find(|name| !names.insert(*name)) {
+            return Err(OpenGrantError::SameVariable(twice.clone()));
         }
+        for secret in &self.secrets {
+            if secret.value.len() < SECRET_BYTES {
+                return Err(OpenGrantError::ShortSecret(secret.name.clone()));
+            }
+            if HeaderName::from_bytes(secret.header.as_bytes()).is_err() {
+                let (name, header) = (secret.name.clone(), secret.header.clone());
+                return Err(OpenGrantError::Header(name, header));
+            }
+        }
+        let rules = Rules::of(&mut self);
         let mut dirs: Vec<OpenDir> = Vec::with_capacity(self.dirs.len());
         for grant in self.dirs {
             if dirs.iter().any(|dir| dir.guest == grant.guest) {
@@ -79,8 +110,10 @@ impl Grant {
             }
             dirs.push(open(grant)?);
         }
-        let net = NetPolicy(self.tcp.into());
-        Ok(OpenGrant(Arc::new(Inner { dirs, env: self.env, net })))
+        let vault = (!self.secrets.is_empty()).then(|| Arc::new(Vault::new(self.secrets)));
+        let (clocks, random) = (self.clocks, self.random);
+        let inner = Inner { dirs, env: self.env, rules, clocks, random, vault };
+        Ok(OpenGrant { inner: Arc::new(inner), hints: None })
     }
 }
 
@@ -102,155 +135,54 @@ fn open(grant: DirGrant) -> Result<OpenDir, OpenGrantError> {
 
 impl fmt::Debug for OpenGrant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenGrant").field("env", &self.0.env).finish_non_exhaustive()
+        f.debug_struct("OpenGrant").field("env", &self.inner.env).finish_non_exhaustive()
     }
 }
 
 impl OpenGrant {
     /// Returns the grant of nothing.
     pub fn none() -> Self {
-        Self(Arc::new(Inner { dirs: Vec::new(), env: Vec::new(), net: NetPolicy(Arc::new([])) }))
+        Self { inner: Arc::default(), hints: None }
+    }
+
+    /// Returns the grant with what is said to whoever meets its limits.
+    pub fn with_hints(self, hints: Hints) -> Self {
+        Self { hints: Some(Arc::new(hints)), ..self }
     }
 
     pub(crate) fn dirs(&self) -> &[OpenDir] {
-        &self.0.dirs
+        &self.inner.dirs
     }
 
-    pub(crate) fn env(&self) -> &[EnvGrant] {
-        &self.0.env
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.inner.rules
     }
 
-    pub(crate) fn net(&self) -> &NetPolicy {
-        &self.0.net
+    /// Returns where the denials of a task with this grant are told.
+    pub(crate) fn denials(&self, link: Option<Arc<Link>>) -> Denials {
+        Denials::new(self.hints.clone(), link)
     }
-}
 
-/// The TCP peers that a guest may connect to.
-#[derive(Clone)]
-pub(crate) struct NetPolicy(Arc<[Peer]>);
+    /// Returns the secrets of one start, if any are granted.
+    pub(crate) fn secrets(&self) -> Result<Option<Arc<Secrets>>, NoRandomness> {
+        let Some(vault) = &self.inner.vault else { return Ok(None) };
+        Secrets::new(Arc::clone(vault)).map(Arc::new).map(Some)
+    }
 
-impl NetPolicy {
-    /// Opens the guest's sockets as far as the policy allows. A context that was
-    /// not touched allows none.
+    /// Gives a guest its variables, clocks and random numbers.
     pub(crate) fn apply(&self, wasi: &mut WasiCtxBuilder) {
-        if self.0.is_empty() {
-            return;
+        for variable in &self.inner.env {
+            wasi.env(&variable.name, &variable.value);
         }
-        wasi.allow_tcp(true);
-        // Names are checked by the import itself, addresses at each connection.
-        wasi.allow_ip_name_lookup(true);
-        let policy = self.clone();
-        wasi.socket_addr_check(move |address, used| {
-            let policy = policy.clone();
-            Box::pin(async move {
-                match used {
-                    SocketAddrUse::TcpConnect => policy.permits(address).await,
-                    // The bind that the system does on its own before a connection.
-                    SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
-                    SocketAddrUse::TcpListen
-                    | SocketAddrUse::TcpAccept
-                    | SocketAddrUse::UdpBind
-                    | SocketAddrUse::UdpSend
-                    | SocketAddrUse::UdpReceive => false,
-                }
-            })
-        });
+        clocks::apply(self.inner.clocks, wasi);
+        random::apply(self.inner.random, wasi);
     }
-
-    /// Tells whether the guest may look up `name`.
-    pub(crate) fn may_resolve(&self, name: &str) -> bool {
-        let name = name.trim_end_matches('.');
-        self.0.iter().any(|grant| grant.host.is_named(name))
-    }
-
-    /// Returns the addresses that the guest may reach as `host` and `port`;
-    /// none when the peer is not granted.
-    pub(crate) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
-        let address: Option<IpAddr> = host.parse().ok();
-        let granted =
-            self.0.iter().filter(|grant| grant.ports.contains(port)).any(|grant| match address {
-                Some(address) => grant.host.has(address),
-                None => grant.host.is_named(host),
-            });
-        match (granted, address) {
-            (false, _) => Ok(Vec::new()),
-            (true, Some(address)) => Ok(vec![SocketAddr::new(address, port)]),
-            (true, None) => {
-                Ok(lookup(host).await?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
-            }
-        }
-    }
-
-    /// Tells whether the guest may connect to `peer`: an address that is granted,
-    /// or one that a granted name stands for now.
-    async fn permits(&self, peer: SocketAddr) -> bool {
-        let ip = peer.ip().to_canonical();
-        for grant in self.0.iter().filter(|grant| grant.ports.contains(peer.port())) {
-            let found = match &grant.host {
-                PeerHost::Range(range) => range.contains(ip),
-                PeerHost::Name(name) => names(name, ip).await,
-                // Which of them the guest has looked up is not known here.
-                PeerHost::Below(_) => false,
-            };
-            if found {
-                return true;
-            }
-        }
-        false
-    }
-}
-
-/// Tells whether `host` stands for `ip` now.
-async fn names(host: &str, ip: IpAddr) -> bool {
-    match lookup(host).await {
-        Ok(addresses) => addresses.iter().any(|address| address.to_canonical() == ip),
-        Err(error) => {
-            tracing::debug!(host, %error, "a granted host name cannot be resolved");
-            false
-        }
-    }
-}
-
-/// How long a name may take to resolve. A resolver that is slower than that
-/// holds a thread of everybody's.
-const LOOKUP: Duration = Duration::from_secs(10);
-
-/// Returns the addresses that a name stands for now.
-pub(crate) async fn lookup(name: &str) -> io::Result<Vec<IpAddr>> {
-    let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((name, 0)))
-        .await
-        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    Ok(found.map(|address| address.ip()).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn policy(peers: &[&str]) -> NetPolicy {
-        NetPolicy(peers.iter().map(|peer| peer.parse().unwrap()).collect())
-    }
-
-    #[tokio::test]
-    async fn only_granted_peers_may_be_connected_to() {
-        let policy = policy(&["127.0.0.1:80", "localhost:81"]);
-        assert!(policy.permits("127.0.0.1:80".parse().unwrap()).await);
-        assert!(policy.permits("127.0.0.1:81".parse().unwrap()).await, "by name");
-        assert!(!policy.permits("127.0.0.1:82".parse().unwrap()).await);
-        assert!(!policy.permits("127.0.0.2:80".parse().unwrap()).await);
-        assert!(policy.permits("[::ffff:127.0.0.1]:80".parse().unwrap()).await, "mapped");
-    }
-
-    #[tokio::test]
-    async fn only_granted_names_may_be_resolved() {
-        let policy = policy(&["localhost:81"]);
-        assert!(policy.may_resolve("LOCALHOST") && policy.may_resolve("localhost."));
-        assert!(!policy.may_resolve("secret.example.com"));
-        assert!(policy.resolve("localhost", 80).await.unwrap().is_empty(), "another port");
-        assert!(!policy.resolve("localhost.", 81).await.unwrap().is_empty());
-        assert!(!policy.resolve("localhost", 81).await.unwrap().is_empty());
-    }
+    use crate::policy::SecretGrant;
 
     #[test]
     fn a_folder_is_opened_once_and_needs_to_be_one() {
@@ -281,5 +213,32 @@ mod tests {
         let dirs = (0..=FOLDERS).map(|n| format!("/::/d{n}").parse().unwrap()).collect();
         let many = Grant { dirs, ..Grant::default() };
         assert!(matches!(many.open(), Err(OpenGrantError::TooManyFolders(257))));
+    }
+
+    #[test]
+    fn a_secret_is_long_and_has_a_header_and_a_variable_of_its_own() {
+        let secret = SecretGrant {
+            name: "github".into(),
+            variable: "TOKEN".into(),
+            header: "authorization".into(),
+            to: Vec::new(),
+            value: "hunter22".into(),
+        };
+        let open = |secret| {
+            Grant {
+                env: vec!["OTHER=1".parse().unwrap()],
+                secrets: vec![secret],
+                ..Grant::default()
+            }
+            .open()
+        };
+        assert!(open(secret.clone()).is_ok());
+        let error = |secret| open(secret).err().map(|error| error.to_string()).unwrap_or_default();
+        let short = error(SecretGrant { value: "hunter2".into(), ..secret.clone() });
+        assert!(short.contains("`github`") && !short.contains("hunter2"), "{short}");
+        let header = error(SecretGrant { header: "a b".into(), ..secret.clone() });
+        assert!(header.contains("`a b`"), "{header}");
+        let twice = error(SecretGrant { variable: "OTHER".into(), ..secret });
+        assert!(twice.contains("`OTHER` is granted twice"), "{twice}");
     }
 }

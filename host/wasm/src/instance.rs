@@ -111,7 +111,8 @@ async fn start(
         engine.admit(component.mappings).map_err(|full| Refusal::Unavailable(full.to_string()))?;
 
     let is_command = matches!(component.entry, Entry::Command { .. });
-    let link = Arc::new(Link::new(host.clone(), is_command));
+    let secrets = grant.secrets().map_err(|error| Refusal::Unavailable(error.to_string()))?;
+    let link = Arc::new(Link::new(host.clone(), is_command, secrets));
     let (stdio, args) = match &component.entry {
         Entry::Command { .. } => {
             let CommandInput { mut args, stdin } = CommandInput::from_text(&request.input)?;
@@ -139,10 +140,11 @@ async fn start(
         Metered::new(entering, &link, engine.polled()).await
     };
     let entered = match started {
-        Ok(entered) => entered?,
+        Ok(entered) => entered.map_err(|refusal| link.masked_refusal(refusal))?,
         Err(error) => {
             tracing::debug!(kind = %component.kind, ?error, "a start failed");
-            return Err(refusal(&component, &error, store.data(), link.call()));
+            let refusal = refusal(&component, &error, store.data(), link.call());
+            return Err(link.masked_refusal(refusal));
         }
     };
     let reach = Reach {

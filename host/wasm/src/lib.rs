@@ -14,11 +14,13 @@ mod cache;
 mod capacity;
 mod catalog;
 mod check;
+mod clocks;
 mod code;
 mod command;
 mod compile;
 mod component;
 mod contract;
+mod denial;
 mod dense;
 mod descriptors;
 mod driver;
@@ -32,12 +34,16 @@ mod limits;
 mod link;
 mod memory;
 mod meter;
+mod network;
 mod plan;
 mod policy;
 mod process;
 mod profile;
+mod random;
 mod reload;
+mod resolver;
 mod schema;
+mod secret;
 mod signal;
 mod store;
 mod text;
@@ -68,5 +74,6 @@ pub use self::{
     process::{Compiler, compile_if_asked},
     profile::{InvalidProfile, Profile},
     reload::{Plugins, Reloaded, Stray},
+    resolver::{Directory, Resolver},
     watch::{Watch, Watching},
 };

@@ -11,11 +11,19 @@ use std::{
     time::Duration,
 };
 
-use backlot_registry::{Agreed, Channel, Outcome, StopRefusal, TaskHost, Usage};
+use backlot_registry::{Agreed, Channel, Outcome, Refusal, StopRefusal, Stream, TaskHost, Usage};
 use futures::task::AtomicWaker;
 use tokio::sync::{Notify, oneshot};
 
-use crate::signal::Signal;
+use crate::{
+    audit,
+    secret::{Outlet, Secrets},
+    signal::Signal,
+};
+
+/// How many denials of one task are told one by one: enough to see what it wants,
+/// and not so many that a task could fill a log with them.
+const DENIALS: u64 = 20;
 
 /// A call into the guest that can be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +68,9 @@ pub(crate) struct Link {
     /// Wakes everybody who waits for a drain. With the counter it is what a
     /// `watch` channel is, without the eight queues that every task would pay for.
     drained: Notify,
+    /// Counts what the guest was denied.
+    denials: AtomicU64,
+    secrets: Option<Arc<Secrets>>,
     call: AtomicU8,
     cpu_ns: AtomicU64,
     pub(crate) peak_memory: Arc<AtomicU64>,
@@ -73,7 +84,7 @@ struct State {
 }
 
 impl Link {
-    pub(crate) fn new(host: TaskHost, is_command: bool) -> Self {
+    pub(crate) fn new(host: TaskHost, is_command: bool, secrets: Option<Arc<Secrets>>) -> Self {
         Self {
             host,
             state: Mutex::default(),
@@ -85,6 +96,8 @@ impl Link {
             is_command,
             drains: AtomicU64::new(0),
             drained: Notify::new(),
+            denials: AtomicU64::new(0),
+            secrets,
             call: AtomicU8::new(Call::Instantiate as u8),
             cpu_ns: AtomicU64::new(0),
             peak_memory: Arc::default(),
@@ -140,6 +153,29 @@ impl Link {
     }
 
     // What the guest's imports do.
+
+    /// Returns the secrets that the guest may use, if there are any.
+    pub(crate) fn secrets(&self) -> Option<&Arc<Secrets>> {
+        self.secrets.as_ref()
+    }
+
+    /// Returns the text with the secrets in it hidden.
+    pub(crate) fn masked(&self, text: String) -> String {
+        match &self.secrets {
+            Some(secrets) => secrets.mask_text(text),
+            None => text,
+        }
+    }
+
+    /// Shows what the guest reports of its progress.
+    pub(crate) fn report(&self, detail: String) {
+        self.host.report(&self.masked(detail));
+    }
+
+    /// Counts a denial, and tells whether it is one of those that are told.
+    pub(crate) fn is_denial_told(&self) -> bool {
+        self.denials.fetch_add(1, Ordering::Relaxed) < DENIALS
+    }
 
     /// Answers `stop-requested`.
     pub(crate) fn look(&self) -> Option<Option<String>> {
@@ -240,13 +276,37 @@ impl Link {
         self.is_command
     }
 
+    /// Takes a piece of the output that the guest held.
+    pub(crate) fn write(&self, piece: &[u8]) {
+        let secrets = self.secrets.as_deref();
+        Outlet::new(&self.host, secrets, Stream::Output, Channel::Out).write(piece);
+    }
+
     /// Writes a line of the host's own into the task's log.
     pub(crate) fn note(&self, line: &str) {
-        self.host.log().write_as(Channel::Err, format!("{line}\n").as_bytes());
+        let line = self.masked(format!("{line}\n"));
+        self.host.log().write_as(Channel::Err, line.as_bytes());
     }
 
     pub(crate) fn settle(&self, outcome: Outcome) {
+        let outcome = self.masked_outcome(outcome);
         self.state().outcome = Some(outcome);
+    }
+
+    /// Returns the outcome with the secrets in it hidden.
+    pub(crate) fn masked_outcome(&self, outcome: Outcome) -> Outcome {
+        match &self.secrets {
+            Some(secrets) => secrets.mask_outcome(outcome),
+            None => outcome,
+        }
+    }
+
+    /// Returns the refusal with the secrets in it hidden.
+    pub(crate) fn masked_refusal(&self, refusal: Refusal) -> Refusal {
+        match &self.secrets {
+            Some(secrets) => secrets.mask_refusal(refusal),
+            None => refusal,
+        }
     }
 
     pub(crate) fn settled(&self) -> bool {
@@ -257,9 +317,17 @@ impl Link {
         self.state().outcome.take()
     }
 
-    /// Tells everybody who waits for output that none will come. Who waits for a
-    /// stop hears of the end from the task itself.
+    /// Writes what is left to say, and tells everybody who waits for output that no
+    /// more will come. Who waits for a stop hears of the end from the task itself.
     pub(crate) fn hang_up(&self) {
+        if let Some(secrets) = &self.secrets {
+            secrets.flush(&self.host);
+        }
+        let untold = self.denials.load(Ordering::Relaxed).saturating_sub(DENIALS);
+        if untold > 0 {
+            self.note(&format!("denied: {untold} more"));
+            audit::more_denials(self.host.task(), untold);
+        }
         self.ended.store(true, Ordering::Release);
         self.drained(true);
     }
@@ -290,6 +358,10 @@ impl CancelReply<'_> {
     }
 
     pub(crate) fn refused(self, why: StopRefusal) {
+        let why = match &self.link.secrets {
+            Some(secrets) => secrets.mask_stop_refusal(why),
+            None => why,
+        };
         self.link.state().signal.refuse();
         // Whoever asked may have stopped listening.
         let _ = self.reply.send(Err(why));

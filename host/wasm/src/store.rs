@@ -2,18 +2,19 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use backlot_registry::{Channel, TaskHost};
-use tokio::sync::Semaphore;
+use backlot_registry::{Channel, Stream, TaskHost};
 use wasmtime::{Store, UpdateDeadline, component::ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView, p2::pipe::MemoryInputPipe};
 
 use crate::{
     engine::{Engine, LiveStore},
     grant::OpenGrant,
-    imports::{files::OpenFiles, http::Http, stdio::SpoolStream},
+    imports::{files::OpenFiles, http::Http, sockets, stdio::SpoolStream},
     limits::Limits,
     link::Link,
     meter::Meter,
+    network::Network,
+    secret::Outlet,
 };
 
 /// The state behind one guest's imports.
@@ -21,10 +22,9 @@ pub(crate) struct Guest {
     pub(crate) wasi: WasiCtx,
     pub(crate) table: ResourceTable,
     pub(crate) http: Http,
-    pub(crate) grant: OpenGrant,
+    /// The network as the guest may use it, and with it the grant.
+    pub(crate) network: Arc<Network>,
     pub(crate) files: OpenFiles,
-    /// Turns at looking up names: enough for a client that tries two families.
-    pub(crate) lookups: Arc<Semaphore>,
     pub(crate) meter: Meter,
     /// Where the driver and the guest meet; absent where there is no task.
     pub(crate) link: Option<Arc<Link>>,
@@ -56,23 +56,31 @@ impl Recipe<'_> {
     /// Makes the store. It yields to others on its thread at each tick.
     pub(crate) fn store(self, engine: &Engine) -> Store<Guest> {
         let mut wasi = WasiCtxBuilder::new();
+        let secrets = self.link.as_ref().and_then(|link| link.secrets().cloned());
+        let outlet = |host: &TaskHost, stream, channel| {
+            SpoolStream::new(Outlet::new(host, secrets.as_deref(), stream, channel))
+        };
         match self.stdio {
             Stdio::None => {}
             Stdio::Log(host) => {
-                wasi.stdout(SpoolStream::new(host.log(), Channel::Out));
-                wasi.stderr(SpoolStream::new(host.log(), Channel::Err));
+                wasi.stdout(outlet(&host, Stream::Log, Channel::Out));
+                wasi.stderr(outlet(&host, Stream::Log, Channel::Err));
             }
             Stdio::Output { host, stdin } => {
                 wasi.stdin(MemoryInputPipe::new(stdin));
-                wasi.stdout(SpoolStream::new(host.output(), Channel::Out));
-                wasi.stderr(SpoolStream::new(host.output(), Channel::Err));
+                wasi.stdout(outlet(&host, Stream::Output, Channel::Out));
+                wasi.stderr(outlet(&host, Stream::Output, Channel::Err));
             }
         }
         wasi.args(self.args);
-        for variable in self.grant.env() {
-            wasi.env(&variable.name, &variable.value);
+        self.grant.apply(&mut wasi);
+        for (name, placeholder) in secrets.iter().flat_map(|secrets| secrets.variables()) {
+            wasi.env(name, placeholder);
         }
-        self.grant.net().apply(&mut wasi);
+        let denials = self.grant.denials(self.link.clone());
+        let resolver = engine.resolver().clone();
+        let network = Arc::new(Network::new(self.grant.clone(), resolver, denials));
+        sockets::open(&network, &mut wasi);
         // Random bytes are made on the guests' threads, without a pause.
         wasi.max_random_size(1 << 20);
         let mut table = ResourceTable::new();
@@ -80,10 +88,9 @@ impl Recipe<'_> {
         let guest = Guest {
             wasi: wasi.build(),
             table,
-            http: Http::new(self.grant.net().clone()),
-            grant: self.grant.clone(),
+            http: Http::new(Arc::clone(&network), secrets),
+            network,
             files: OpenFiles::new(self.limits.open_files),
-            lookups: Arc::new(Semaphore::new(2)),
             meter: Meter::new(self.limits, Arc::clone(engine.memory()), self.peak),
             link: self.link,
             _live: self.live,

@@ -181,10 +181,10 @@ impl host::HostWithStore<Guest> for HasSelf<Guest> {
         detail: String,
         percent: Option<u8>,
     ) -> wasmtime::Result<()> {
-        let host = &imports::host::link(access.get())?.host;
+        let link = imports::host::link(access.get())?;
         match percent {
-            Some(percent) => host.report(&format!("{percent} %: {detail}")),
-            None => host.report(&detail),
+            Some(percent) => link.report(format!("{percent} %: {detail}")),
+            None => link.report(detail),
         }
         Ok(())
     }

@@ -175,7 +175,7 @@ impl host::HostWithStore<Guest> for HasSelf<Guest> {
     }
 
     fn report(mut access: Access<'_, Guest, Self>, detail: String) -> wasmtime::Result<()> {
-        imports::host::link(access.get())?.host.report(&detail);
+        imports::host::link(access.get())?.report(detail);
         Ok(())
     }
 }

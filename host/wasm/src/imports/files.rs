@@ -27,7 +27,7 @@ use wasmtime_wasi::{
     p3::bindings::filesystem::types as p3,
 };
 
-use crate::{descriptors, store::Guest};
+use crate::{denial::Denials, descriptors, policy::Sort, store::Guest, text};
 
 const OPEN_AT: &str = "[method]descriptor.open-at";
 const SET_TIMES_AT: &str = "[method]descriptor.set-times-at";
@@ -71,7 +71,8 @@ async fn open2(
     if !store.data_mut().files.has_room() {
         return Ok((Err(p2::ErrorCode::Quota),));
     }
-    let answer = match open.at(dir, path).await? {
+    let denials = store.data().network.denials().clone();
+    let answer = match open.watched(&denials, dir, path).await? {
         Ok(opened) => {
             let guest = store.data_mut();
             guest.files.count(&opened);
@@ -110,10 +111,14 @@ async fn open3(
         Err(error) => Err(error),
     })?;
     let Some(dir) = dir else { return Ok((Err(p3::ErrorCode::NotDirectory),)) };
-    if !accessor.with(|mut access| access.get().files.has_room()) {
+    let (has_room, denials) = accessor.with(|mut access| {
+        let guest = access.get();
+        (guest.files.has_room(), guest.network.denials().clone())
+    });
+    if !has_room {
         return Ok((Err(p3::ErrorCode::Quota),));
     }
-    let answer = match open.at(dir, path).await? {
+    let answer = match open.watched(&denials, dir, path).await? {
         Ok(opened) => Ok(accessor.with(|mut access| {
             let guest = access.get();
             guest.files.count(&opened);
@@ -152,6 +157,26 @@ enum Refused {
 }
 
 impl Open {
+    /// Opens as [`Open::at`] does, and tells the audit of what the folder does not permit.
+    async fn watched(
+        self,
+        denials: &Denials,
+        dir: Dir,
+        path: String,
+    ) -> wasmtime::Result<Result<Descriptor, Refused>> {
+        let shown = text::line(&path);
+        let opened = self.at(dir, path).await?;
+        let what = match &opened {
+            Err(Refused::NotPermitted) => "is not granted in that way",
+            Err(Refused::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                "leads out of the folder, or is closed to the host"
+            }
+            Ok(_) | Err(_) => return Ok(opened),
+        };
+        denials.audit(Sort::Folder, &format!("{shown}: {what}"));
+        Ok(opened)
+    }
+
     /// Opens `path` in `dir`, on a thread where it may block.
     async fn at(self, dir: Dir, path: String) -> wasmtime::Result<Result<Descriptor, Refused>> {
         tokio::task::spawn_blocking(move || self.now(&dir, Path::new(&path)))

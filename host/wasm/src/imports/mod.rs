@@ -3,6 +3,7 @@
 //! WASI 0.2 and 0.3 are wasmtime's own, both linked. Where Backlot promises
 //! more than they do, a file here stands in front of them.
 
+pub(crate) mod egress;
 pub(crate) mod files;
 pub(crate) mod host;
 pub(crate) mod http;
@@ -32,6 +33,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         ("files", files::add),
         ("listing", listing::add),
         ("sockets", sockets::add),
+        ("egress", egress::add),
     ] {
         if add(&mut linker).is_ok() {
             return Err(wasmtime::format_err!("the import filter `{name}` filters nothing"));

@@ -25,7 +25,7 @@ struct View<'a> {
 }
 
 fn view(guest: &mut Guest) -> View<'_> {
-    View { grant: &guest.grant, table: &mut guest.table }
+    View { grant: guest.network.grant(), table: &mut guest.table }
 }
 
 impl View<'_> {

@@ -1,10 +1,15 @@
-//! `wasi:sockets`: a socket takes a descriptor, and the last ones are the host's.
+//! `wasi:sockets`: sockets reach granted peers only, and nobody reaches them.
+//!
+//! A socket takes a descriptor, and the last ones are the host's.
+
+use std::sync::Arc;
 
 use wasmtime::{
     StoreContextMut,
     component::{Linker, Resource},
 };
 use wasmtime_wasi::{
+    WasiCtxBuilder,
     p2::{
         TcpSocket as Tcp2, UdpSocket as Udp2,
         bindings::sockets::{network, tcp_create_socket, udp_create_socket},
@@ -13,7 +18,29 @@ use wasmtime_wasi::{
     sockets::{TcpSocket, UdpSocket, WasiSocketsView as _},
 };
 
-use crate::{descriptors, store::Guest};
+use crate::{
+    descriptors,
+    network::{Network, Transport},
+    policy::Sort,
+    store::Guest,
+};
+
+/// Opens a guest's sockets as far as its grant has peers for them. A context that
+/// was not touched allows none.
+pub(crate) fn open(network: &Arc<Network>, wasi: &mut WasiCtxBuilder) {
+    let rules = network.grant().rules();
+    let (tcp, udp) = (rules.has(Transport::Tcp), rules.has(Transport::Udp));
+    if !tcp && !udp {
+        return;
+    }
+    wasi.allow_tcp(tcp);
+    wasi.allow_udp(udp);
+    let network = Arc::clone(network);
+    wasi.socket_addr_check(move |address, used| {
+        let network = Arc::clone(&network);
+        Box::pin(async move { network.may_use(address, used).await })
+    });
+}
 
 type Made2<T> = (Result<Resource<T>, network::ErrorCode>,);
 type Made3<T> = (Result<Resource<T>, p3::ErrorCode>,);
@@ -32,10 +59,27 @@ pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     })
 }
 
+/// Tells whether sockets of that sort are any use to the guest.
+fn is_granted(store: &StoreContextMut<'_, Guest>, transport: Transport) -> bool {
+    let network = &store.data().network;
+    if network.grant().rules().has(transport) {
+        return true;
+    }
+    let (sort, name) = match transport {
+        Transport::Tcp => (Sort::Tcp, "tcp"),
+        Transport::Udp => (Sort::Udp, "udp"),
+    };
+    network.denials().tell(sort, &format!("{name} is not granted"));
+    false
+}
+
 fn tcp2(
     mut store: StoreContextMut<'_, Guest>,
     family: network::IpAddressFamily,
 ) -> wasmtime::Result<Made2<Tcp2>> {
+    if !is_granted(&store, Transport::Tcp) {
+        return Ok((Err(network::ErrorCode::AccessDenied),));
+    }
     if !descriptors::are_left() {
         return Ok((Err(network::ErrorCode::NewSocketLimit),));
     }
@@ -47,6 +91,9 @@ async fn udp2(
     mut store: StoreContextMut<'_, Guest>,
     family: network::IpAddressFamily,
 ) -> wasmtime::Result<Made2<Udp2>> {
+    if !is_granted(&store, Transport::Udp) {
+        return Ok((Err(network::ErrorCode::AccessDenied),));
+    }
     if !descriptors::are_left() {
         return Ok((Err(network::ErrorCode::NewSocketLimit),));
     }
@@ -65,6 +112,9 @@ fn tcp3(
     mut store: StoreContextMut<'_, Guest>,
     family: p3::IpAddressFamily,
 ) -> wasmtime::Result<Made3<TcpSocket>> {
+    if !is_granted(&store, Transport::Tcp) {
+        return Ok((Err(p3::ErrorCode::AccessDenied),));
+    }
     if !descriptors::are_left() {
         return Ok((Err(none_left()),));
     }
@@ -75,6 +125,9 @@ async fn udp3(
     mut store: StoreContextMut<'_, Guest>,
     family: p3::IpAddressFamily,
 ) -> wasmtime::Result<Made3<UdpSocket>> {
+    if !is_granted(&store, Transport::Udp) {
+        return Ok((Err(p3::ErrorCode::AccessDenied),));
+    }
     if !descriptors::are_left() {
         return Ok((Err(none_left()),));
     }

@@ -9,7 +9,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use backlot_registry::{Channel, Sink};
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::{
@@ -17,19 +16,18 @@ use wasmtime_wasi::{
     p2::{OutputStream, Pollable, StreamResult},
 };
 
+use crate::secret::Outlet;
+
 /// What one write may bring; wasi-libc and std split larger ones themselves.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// One of a guest's standard output streams.
 #[derive(Clone)]
-pub(crate) struct SpoolStream {
-    sink: Sink,
-    channel: Channel,
-}
+pub(crate) struct SpoolStream(Outlet);
 
 impl SpoolStream {
-    pub(crate) fn new(sink: Sink, channel: Channel) -> Self {
-        Self { sink, channel }
+    pub(crate) fn new(outlet: Outlet) -> Self {
+        Self(outlet)
     }
 }
 
@@ -51,7 +49,7 @@ impl IsTerminal for SpoolStream {
 
 impl OutputStream for SpoolStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.sink.write_as(self.channel, &bytes);
+        self.0.write(&bytes);
         Ok(())
     }
 
@@ -75,7 +73,7 @@ impl AsyncWrite for SpoolStream {
         _cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.sink.write_as(self.channel, bytes);
+        self.0.write(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 

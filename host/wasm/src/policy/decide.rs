@@ -808,7 +808,8 @@ impl Hints {
 }
 
 impl Sort {
-    pub(super) fn key(self) -> &'static str {
+    /// Returns the key that a policy has for it.
+    pub fn key(self) -> &'static str {
         match self {
             Self::Folder => "dirs",
             Self::Env => "env",

@@ -17,6 +17,7 @@ mod net;
 mod rules;
 mod section;
 
+pub(crate) use self::net::{host, special};
 pub use self::{
     decide::{Ask, Decision, Denial, Hints, Sort, Sources, decide},
     document::{PolicyError, Problem},

@@ -478,6 +478,26 @@ fn host_of(text: &str) -> Result<PeerHost, &'static str> {
     }
 }
 
+/// Reads one host as a guest writes it: a whole name, or a whole address.
+///
+/// Resolvers read more than that as an address (`127.1`, `0x7f000001`, `[fe80::1%2]`);
+/// what they would make of it was granted to nobody, so here it is none.
+pub(crate) fn host(text: &str) -> Option<PeerHost> {
+    let host = match text.parse::<IpAddr>() {
+        Ok(address) => return Some(PeerHost::Range(address.into())),
+        Err(_) => host_of(text).ok()?,
+    };
+    let is_one = match &host {
+        PeerHost::Name(name) => name.len() <= NAME_BYTES,
+        PeerHost::Below(_) => false,
+        PeerHost::Range(_) => !text.contains('/'),
+    };
+    is_one.then_some(host)
+}
+
+/// The longest name that there is.
+const NAME_BYTES: usize = 253;
+
 /// Tells whether the last part of a name makes the whole one a number to a resolver.
 fn is_number(label: &str) -> bool {
     label.bytes().all(|b| b.is_ascii_digit())
