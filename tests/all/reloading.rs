@@ -14,7 +14,7 @@ use backlot::{
         Caller, Catalog as _, Change, Changes, Generation, Kind, KindState, Producer, Start,
         StartError, Status, Step,
     },
-    wasm::{Limits, OpenGrant, Plugins, Watching},
+    wasm::{Ask, Plugins, Watching},
 };
 use backlot_tests::{Task, TestHost, arguments, kind, same_but_new, ver};
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ impl Fixture {
     fn producer(&self) -> Arc<dyn Producer> {
         let ver = Kind::new("ver").unwrap();
         let catalog = self.host.host.catalog();
-        Arc::new(catalog.producer(ver, OpenGrant::none(), Limits::default()))
+        Arc::new(catalog.producer(ver, Ask::default()))
     }
 
     async fn try_start(&self, pause: &str, times: &str) -> Result<Task, StartError> {
@@ -467,7 +467,7 @@ async fn many_swaps_leave_nothing_behind() {
     for swap in 0..60_u32 {
         fs::write(&path, same_but_new(&noop, swap % 2)).unwrap();
         fixture.plugins().load(&noop_kind).await.unwrap();
-        let producer = catalog.producer(noop_kind.clone(), OpenGrant::none(), Limits::default());
+        let producer = catalog.producer(noop_kind.clone(), Ask::default());
         let id = fixture.host.registry().start(Arc::new(producer), Start::default()).await;
         let id = id.unwrap();
         fixture.host.registry().wait(&id, &Caller::Operator, BOUND).await.unwrap();
@@ -534,13 +534,12 @@ async fn one_bad_file_stops_neither_the_host_nor_the_others() {
     }
     for (name, letter) in [("a", "A\n"), ("z", "Z\n")] {
         let kind = Kind::new(name).unwrap();
-        let producer = catalog.producer(kind, OpenGrant::none(), Limits::default());
+        let producer = catalog.producer(kind, Ask::default());
         let start = Start { input: arguments(&["0", "1"]), ..Start::default() };
         let id = host.registry().start(Arc::new(producer), start).await.unwrap();
         assert_eq!(host.task_of(id).output().await, letter);
     }
-    let producer =
-        catalog.producer(Kind::new("text").unwrap(), OpenGrant::none(), Limits::default());
+    let producer = catalog.producer(Kind::new("text").unwrap(), Ask::default());
     let error = host.registry().start(Arc::new(producer), Start::default()).await.unwrap_err();
     assert!(error.to_string().contains("found no WebAssembly"), "{error}");
 }

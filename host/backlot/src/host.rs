@@ -7,7 +7,7 @@ use backlot_registry::{
 };
 use backlot_wasm::{
     self as wasm, Cache, Capacity, Component, ComponentCatalog, Engine, EngineConfig, EngineError,
-    KindError, Plugins, Watch, Watching,
+    KindError, Plugins, Policy, Sources, Watch, Watching,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -106,7 +106,12 @@ impl Host {
             first_number: Arc::new(|_| 1),
         };
         let engine = Engine::new(engine)?;
-        let catalog = ComponentCatalog::new(engine.clone(), Arc::new(SystemClock));
+        let catalog = ComponentCatalog::new(
+            engine.clone(),
+            Arc::new(SystemClock),
+            Policy::default(),
+            Sources::default(),
+        );
         let plugins = Plugins::new(config.plugins, engine.clone(), catalog);
         let watch = match config.reload {
             Reload::Asked => None,

@@ -1,7 +1,7 @@
 //! What an operator may have to account for: one structured line each, under a target
 //! of its own (`backlot::audit`).
 
-use backlot_registry::{Generation, Kind, KindState, TaskId};
+use backlot_registry::{Generation, Kind, KindState, TaskHost, TaskId};
 
 const TARGET: &str = "backlot::audit";
 
@@ -25,6 +25,26 @@ pub(crate) fn refusal(kind: &Kind, why: &str) {
 /// No more tasks of a kind are started.
 pub(crate) fn closed(kind: &Kind, state: KindState, why: &str) {
     tracing::info!(target: TARGET, event = "close", %kind, %state, why);
+}
+
+/// A task was started, with what it was granted.
+pub(crate) fn grant(host: &TaskHost, generation: &Generation, lines: &[String]) {
+    let task = host.task();
+    tracing::info!(
+        target: TARGET,
+        event = "grant",
+        %task,
+        kind = %task.kind,
+        generation = generation.number,
+        digest = %generation.digest,
+        owner = host.owner_session().map(tracing::field::display),
+        grant = lines.join("; "),
+    );
+}
+
+/// A start was not granted what it asked for.
+pub(crate) fn denied_start(kind: &Kind, why: &str) {
+    tracing::info!(target: TARGET, event = "denial", %kind, what = "a start", why);
 }
 
 /// A task was denied something, and which part of a grant is about that.

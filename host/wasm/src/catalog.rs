@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 use backlot_registry::{
@@ -23,6 +23,9 @@ use crate::{
     code::Dormant,
     component::{Component, LoadError, Loaded},
     engine::Engine,
+    instance::ComponentProducer,
+    policy::{Ask, Manifest, Policy, Rules, Sources},
+    terms::Terms,
     trap,
 };
 
@@ -37,6 +40,8 @@ struct Inner {
     engine: Engine,
     clock: Arc<dyn Clock>,
     announcer: Announcer,
+    policy: Policy,
+    sources: Sources,
     kinds: Mutex<BTreeMap<Kind, Entry>>,
     /// Wakes whoever waits for the last task of a version to end.
     idle: Arc<Notify>,
@@ -67,12 +72,22 @@ struct Closed {
 
 struct Current {
     about: About,
-    component: Component,
+    serving: Arc<Serving>,
+}
+
+/// What tasks of a kind run that are started now, and what decides on their terms.
+pub(crate) struct Serving {
+    pub(crate) component: Component,
+    manifest: Option<Manifest>,
+    rules: Rules,
+    /// What starts with that ask for nothing in particular.
+    plain: OnceLock<Arc<ComponentProducer>>,
 }
 
 struct Kept {
     about: About,
     dormant: Dormant,
+    manifest: Option<Manifest>,
 }
 
 struct Leaving {
@@ -149,12 +164,14 @@ fn numbers(kept: &[u64]) -> String {
 }
 
 impl ComponentCatalog {
-    /// Returns a catalogue without kinds.
-    pub fn new(engine: Engine, clock: Arc<dyn Clock>) -> Self {
+    /// Returns a catalogue without kinds, whose tasks are on the terms of a policy.
+    pub fn new(engine: Engine, clock: Arc<dyn Clock>, policy: Policy, sources: Sources) -> Self {
         Self(Arc::new(Inner {
             engine,
             clock,
             announcer: Announcer::default(),
+            policy,
+            sources,
             kinds: Mutex::default(),
             idle: Arc::default(),
         }))
@@ -164,7 +181,16 @@ impl ComponentCatalog {
     pub fn current(&self, kind: &Kind) -> Option<Component> {
         let kinds = self.0.kinds();
         let entry = kinds.get(kind).filter(|entry| entry.closed.is_none())?;
-        Some(entry.current.as_ref()?.component.clone())
+        Some(entry.current.as_ref()?.serving.component.clone())
+    }
+
+    /// Returns what tasks may reach and use, by their kinds.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.0.sources
     }
 
     /// Waits for the turn to change what is current for a kind. While it is held
@@ -200,7 +226,7 @@ impl ComponentCatalog {
             None => Component::wake(&self.0.engine, kind.as_str(), &kept.dormant, number).await,
         };
         match woken {
-            Ok(component) => Ok(turn.put(component, kept.about.loaded_at_ms)),
+            Ok(component) => Ok(turn.put(component, kept.manifest, kept.about.loaded_at_ms)),
             Err(source) => {
                 self.0.keep(kind, kept);
                 Err(load(source))
@@ -257,11 +283,11 @@ impl ComponentCatalog {
     /// # Errors
     ///
     /// A refusal that says why there is nothing.
-    pub(crate) fn serving(&self, kind: &Kind) -> Result<Component, Refusal> {
+    pub(crate) fn serving(&self, kind: &Kind) -> Result<Arc<Serving>, Refusal> {
         let kinds = self.0.kinds();
         let entry = kinds.get(kind);
         let why = match entry.map(|entry| (&entry.closed, &entry.current, &entry.trouble)) {
-            Some((None, Some(current), _)) => return Ok(current.component.clone()),
+            Some((None, Some(current), _)) => return Ok(Arc::clone(&current.serving)),
             Some((Some(closed), ..)) => format!("{kind} takes no tasks: {}", closed.why),
             Some((None, None, Some(trouble))) => format!("{kind} cannot be run: {trouble}"),
             Some((None, None, None)) | None => format!("there is no kind `{kind}`"),
@@ -348,11 +374,12 @@ impl Inner {
 impl Entry {
     /// Has the current version leave: it is kept to go back to, and runs as long as its
     /// tasks do. What is returned is to be dropped without the lock.
-    fn retire(&mut self) -> Option<Component> {
-        let Current { about, component } = self.current.take()?;
-        match component.dormant() {
+    fn retire(&mut self) -> Option<Arc<Serving>> {
+        let Current { about, serving } = self.current.take()?;
+        match serving.component.dormant() {
             Ok(dormant) => {
-                self.kept.push_front(Kept { about: about.clone(), dormant });
+                let manifest = serving.manifest.clone();
+                self.kept.push_front(Kept { about: about.clone(), dormant, manifest });
                 self.kept.truncate(GOOD - 1);
             }
             Err(error) => {
@@ -360,8 +387,8 @@ impl Entry {
                 tracing::warn!(generation = about.generation.number, why, "cannot be kept");
             }
         }
-        self.leaving.push(Leaving { about, loaded: Arc::downgrade(&component.0) });
-        Some(component)
+        self.leaving.push(Leaving { about, loaded: Arc::downgrade(&serving.component.0) });
+        Some(serving)
     }
 
     fn state(&self) -> KindState {
@@ -388,7 +415,8 @@ impl Entry {
                 .or_insert_with(|| about.view(0, true));
         }
         let current = self.current.as_ref();
-        let current = current.map(|current| current.about.view(current.component.0.tasks(), true));
+        let current =
+            current.map(|current| current.about.view(current.serving.component.0.tasks(), true));
         if let Some(current) = &current {
             earlier.remove(&current.generation.number);
         }
@@ -399,6 +427,29 @@ impl Entry {
             earlier: earlier.into_values().rev().filter(|it| it.kept || it.tasks > 0).collect(),
             trouble: self.trouble.clone(),
         }
+    }
+}
+
+impl Serving {
+    /// Returns the producer for starts that ask for nothing in particular. What it is
+    /// granted is opened once.
+    pub(crate) fn plain(&self, sources: &Sources) -> Result<Arc<ComponentProducer>, Refusal> {
+        if let Some(plain) = self.plain.get() {
+            return Ok(Arc::clone(plain));
+        }
+        // Two at once may both make one, and one of them stays.
+        let plain = Arc::new(self.narrowed(&Ask::default(), sources)?);
+        Ok(Arc::clone(self.plain.get_or_init(|| plain)))
+    }
+
+    /// Returns the producer for a start that asks for that much.
+    pub(crate) fn narrowed(
+        &self,
+        ask: &Ask,
+        sources: &Sources,
+    ) -> Result<ComponentProducer, Refusal> {
+        let terms = Terms::decided(&self.rules, self.manifest.as_ref(), ask, sources)?;
+        Ok(self.component.on_terms(terms))
     }
 }
 
@@ -438,21 +489,40 @@ impl Turn {
         self.number
     }
 
-    /// Returns what is current, and may not be what tasks are started with.
-    pub(crate) fn current(&self) -> Option<Component> {
+    /// Returns what tasks are started with, if it is that component on these terms.
+    pub(crate) fn serves(
+        &self,
+        component: &Component,
+        manifest: Option<&Manifest>,
+    ) -> Option<Component> {
         let kinds = self.inner.kinds();
-        kinds.get(&self.kind)?.current.as_ref().map(|current| current.component.clone())
+        let entry = kinds.get(&self.kind).filter(|entry| entry.closed.is_none())?;
+        let serving = &entry.current.as_ref()?.serving;
+        let is_same = serving.component.generation().digest == component.generation().digest
+            && serving.manifest.as_ref() == manifest;
+        is_same.then(|| serving.component.clone())
+    }
+
+    /// Returns what the policy says of the kind.
+    pub(crate) fn rules(&self) -> Rules {
+        self.inner.policy.rules(&self.kind)
     }
 
     /// Makes a version current, whether it is new or was there before.
-    pub(crate) fn swap(self, component: Component) -> Generation {
+    pub(crate) fn swap(self, component: Component, manifest: Option<Manifest>) -> Generation {
         let now = self.inner.clock.epoch_ms();
-        self.put(component, now)
+        self.put(component, manifest, now)
     }
 
-    fn put(self, component: Component, loaded_at_ms: u64) -> Generation {
+    fn put(
+        self,
+        component: Component,
+        manifest: Option<Manifest>,
+        loaded_at_ms: u64,
+    ) -> Generation {
         let about = About::of(&component, loaded_at_ms);
         let generation = about.generation.clone();
+        let rules = self.rules();
         component.0.say_farewell(self.inner.announcer.clone(), Arc::clone(&self.inner.idle));
         let before = {
             let mut kinds = self.inner.kinds();
@@ -463,14 +533,19 @@ impl Turn {
                 it.about.generation.number != generation.number && it.loaded.strong_count() > 0
             });
             entry.last_number = entry.last_number.max(generation.number);
-            entry.current = Some(Current { about, component });
+            let serving = Serving { component, manifest, rules, plain: OnceLock::new() };
+            entry.current = Some(Current { about, serving: Arc::new(serving) });
             entry.closed = None;
             entry.trouble = None;
             before
         };
         // Whoever drains the kind need not wait any more.
         self.inner.idle.notify_waiters();
-        audit::swap(&self.kind, &generation, before.as_ref().map(Component::generation));
+        audit::swap(
+            &self.kind,
+            &generation,
+            before.as_ref().map(|before| before.component.generation()),
+        );
         self.tell(Change::Swapped { kind: self.kind.clone(), generation: generation.clone() });
         generation
     }

@@ -17,12 +17,15 @@ use crate::{
     cache::FileStamp,
     component::{Component, LoadError},
     engine::Engine,
+    policy::{Denial, Manifest, PolicyError},
     process::{JobError, on_a_thread},
 };
 
 /// The largest component that is read, in bytes. Interpreters with their
 /// standard libraries are around 20 to 40 MB.
 const COMPONENT_BYTES: u64 = 128 << 20;
+/// The largest manifest that is read, in bytes; one that is right is smaller.
+const MANIFEST_BYTES: u64 = 1 << 20;
 /// How the names of component files end.
 const ENDING: &str = ".wasm";
 
@@ -100,6 +103,20 @@ pub enum KindError {
         /// What it describes itself as.
         found: Kind,
     },
+    /// The manifest beside the file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    ReadManifest {
+        /// The manifest.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The manifest beside the file is wrong.
+    #[error(transparent)]
+    Manifest(#[from] PolicyError),
+    /// The policy does not let the component be of the kind.
+    #[error(transparent)]
+    NotAdmitted(#[from] Denial),
     /// The process has no room to look at a file.
     #[error("nothing can be loaded now: {0}")]
     Unable(String),
@@ -238,6 +255,44 @@ pub fn kind_of(path: &Path) -> Result<Kind, InvalidKind> {
 /// hyphens, so it cannot leave the folder.
 pub fn path_of_kind(folder: &Path, kind: &Kind) -> PathBuf {
     folder.join(format!("{kind}{ENDING}"))
+}
+
+/// Reads the manifest beside a component file, `grep.toml` beside `grep.wasm`, if there
+/// is one. Blocks.
+///
+/// # Errors
+///
+/// When there is one that cannot be read or is wrong.
+pub fn manifest_beside(component: &Path) -> Result<Option<Manifest>, KindError> {
+    let path = component.with_extension("toml");
+    match small_text(&path, MANIFEST_BYTES) {
+        Ok(text) => Ok(Some(Manifest::parse(&text, &path.display().to_string())?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(None),
+        Err(source) => Err(KindError::ReadManifest { path, source }),
+    }
+}
+
+/// Reads a regular file that is text, up to a limit in bytes. Blocks.
+///
+/// # Errors
+///
+/// When it is none, or larger than that.
+pub fn small_text(path: &Path, most: u64) -> io::Result<String> {
+    // Opening a pipe would wait for its writer.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        let what = if about.is_dir() { "it is a folder" } else { "it is not a regular file" };
+        return Err(io::Error::other(what));
+    }
+    let mut bytes = Vec::new();
+    // One byte more than the limit tells that there is more.
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
 }
 
 /// Reads a file up to a limit, whatever size it claims to have.

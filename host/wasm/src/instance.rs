@@ -17,6 +17,7 @@ use wasmtime::{
 };
 
 use crate::{
+    audit,
     command::CommandInput,
     component::{Component, Entry, Loaded, Running},
     contract::{Exports, Manner},
@@ -26,30 +27,34 @@ use crate::{
     limits::{self, Bytes, Exceeded, Limits},
     link::{Call, Link},
     store::{Guest, Recipe, Stdio},
+    terms::Terms,
     text, trap,
 };
 
 /// A component with what one start binds to it: the producer of one task, or of
 /// many that are granted the same.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ComponentProducer {
     component: Component,
-    grant: OpenGrant,
-    limits: Limits,
-    bounds: Option<StopBounds>,
+    terms: Terms,
 }
 
 impl Component {
     /// Returns a producer that runs the component with this grant and these limits.
     pub fn producer(&self, grant: OpenGrant, limits: Limits) -> ComponentProducer {
-        ComponentProducer { component: self.clone(), grant, limits, bounds: None }
+        self.on_terms(Terms::given(grant, limits))
+    }
+
+    /// Returns a producer that runs the component on these terms.
+    pub(crate) fn on_terms(&self, terms: Terms) -> ComponentProducer {
+        ComponentProducer { component: self.clone(), terms }
     }
 }
 
 impl ComponentProducer {
     /// Returns the producer with bounds of its own for the stop ladder.
     pub fn with_bounds(self, bounds: StopBounds) -> Self {
-        Self { bounds: Some(bounds), ..self }
+        Self { terms: Terms { bounds: Some(bounds), ..self.terms }, ..self }
     }
 }
 
@@ -66,7 +71,7 @@ impl Producer for ComponentProducer {
         Box::pin(async move {
             let home = self.component.0.engine.runtime();
             let component = Arc::clone(&self.component.0);
-            let start = start(component, self.grant.clone(), self.limits, request, host);
+            let start = start(component, self.terms.clone(), request, host);
             // Guests block the pool of the runtime they are polled on, so they
             // stay on theirs from the first instruction.
             if Handle::try_current().is_ok_and(|here| here.id() == home.id()) {
@@ -83,8 +88,16 @@ impl Producer for ComponentProducer {
         Some(self.component.0.generation.clone())
     }
 
+    fn grant(&self) -> Option<Arc<[String]>> {
+        self.terms.lines.clone()
+    }
+
+    fn cap(&self) -> Option<usize> {
+        self.terms.cap
+    }
+
     fn stop_bounds(&self) -> Option<StopBounds> {
-        self.bounds
+        self.terms.bounds
     }
 }
 
@@ -92,11 +105,11 @@ impl Producer for ComponentProducer {
 /// it returns; what it held is gone when it fails or is dropped.
 async fn start(
     component: Arc<Loaded>,
-    grant: OpenGrant,
-    limits: Limits,
+    terms: Terms,
     request: Request,
     host: TaskHost,
 ) -> Result<Run, Refusal> {
+    let Terms { grant, limits, lines, .. } = terms;
     if request.input.len() > limits.input {
         return Err(Refusal::InvalidInput(format!(
             "it has {} bytes, and the limit is {}",
@@ -153,6 +166,7 @@ async fn start(
         stops_by_drop: entered.stops_by_drop(),
         drains: entered.holds_output(),
     };
+    audit::grant(&link.host, &component.generation, lines.as_deref().unwrap_or_default());
     let polled = component.engine.polled();
     let running = Running::of(component);
     Ok(Run {

@@ -1,47 +1,43 @@
-//! A kind as a producer: what tasks run is decided when each of them is started.
+//! A kind as a producer: what tasks run, and on which terms, is decided when each of
+//! them is started.
 
 use std::sync::Arc;
 
-use backlot_registry::{
-    BoxFuture, Form, Kind, Producer, Refusal, Request, Run, StopBounds, TaskHost,
-};
+use backlot_registry::{BoxFuture, Form, Kind, Producer, Refusal, Request, Run, TaskHost};
 
-use crate::{
-    catalog::ComponentCatalog, grant::OpenGrant, instance::ComponentProducer, limits::Limits,
-};
+use crate::{audit, catalog::ComponentCatalog, instance::ComponentProducer, policy::Ask};
 
-/// The producer of a kind of a catalogue, whatever version of it is current by the time
-/// that a task is started.
+/// The producer of a kind of a catalogue, in whatever version is current by the time
+/// that a task is started, with what the policy and the manifest give of what is asked
+/// for. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KindProducer {
     catalog: ComponentCatalog,
     kind: Kind,
-    grant: OpenGrant,
-    limits: Limits,
-    bounds: Option<StopBounds>,
+    /// `None` asks for all that there is.
+    ask: Option<Arc<Ask>>,
 }
 
 impl ComponentCatalog {
-    /// Returns the producer of a kind, with this grant and these limits. The kind need
+    /// Returns the producer of a kind, for starts that ask for that much. The kind need
     /// not be loaded yet.
-    pub fn producer(&self, kind: Kind, grant: OpenGrant, limits: Limits) -> KindProducer {
-        KindProducer { catalog: self.clone(), kind, grant, limits, bounds: None }
+    pub fn producer(&self, kind: Kind, ask: Ask) -> KindProducer {
+        let ask = (ask != Ask::default()).then(|| Arc::new(ask));
+        KindProducer { catalog: self.clone(), kind, ask }
     }
 }
 
 impl KindProducer {
-    /// Returns the producer with bounds of its own for the stop ladder.
-    pub fn with_bounds(self, bounds: StopBounds) -> Self {
-        Self { bounds: Some(bounds), ..self }
-    }
-
-    fn now(&self) -> Result<ComponentProducer, Refusal> {
-        let component = self.catalog.serving(&self.kind)?;
-        let producer = component.producer(self.grant.clone(), self.limits);
-        Ok(match self.bounds {
-            Some(bounds) => producer.with_bounds(bounds),
-            None => producer,
-        })
+    fn now(&self) -> Result<Arc<ComponentProducer>, Refusal> {
+        let serving = self.catalog.serving(&self.kind)?;
+        let producer = match &self.ask {
+            None => serving.plain(self.catalog.sources()),
+            Some(ask) => serving.narrowed(ask, self.catalog.sources()).map(Arc::new),
+        };
+        if let Err(Refusal::NotGranted(why)) = &producer {
+            audit::denied_start(&self.kind, why);
+        }
+        producer
     }
 }
 
@@ -51,11 +47,11 @@ impl Producer for KindProducer {
     }
 
     fn form(&self) -> Form {
-        self.catalog.serving(&self.kind).map_or(Form::Stream, |component| component.0.form())
+        self.catalog.serving(&self.kind).map_or(Form::Stream, |serving| serving.component.0.form())
     }
 
     fn resolve(&self) -> Result<Option<Arc<dyn Producer>>, Refusal> {
-        Ok(Some(Arc::new(self.now()?)))
+        Ok(Some(self.now()?))
     }
 
     fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {

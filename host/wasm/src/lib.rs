@@ -46,6 +46,7 @@ mod schema;
 mod secret;
 mod signal;
 mod store;
+mod terms;
 mod text;
 mod trap;
 mod watch;
@@ -60,7 +61,10 @@ pub use self::{
     component::{Component, Description, LoadError},
     contract::CONTRACT_VERSION,
     engine::{Engine, EngineConfig, EngineError},
-    folder::{KindError, kind_files, kind_of, load_file, load_kind_file, path_of_kind},
+    folder::{
+        KindError, kind_files, kind_of, load_file, load_kind_file, manifest_beside, path_of_kind,
+        small_text,
+    },
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
     kind::KindProducer,

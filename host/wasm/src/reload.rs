@@ -20,7 +20,7 @@ use crate::{
     catalog::{ComponentCatalog, DrainError, UnknownKind},
     component::Component,
     engine::Engine,
-    folder::{KindError, Opened, kind_files, kind_of, named, path_of_kind},
+    folder::{KindError, Opened, kind_files, kind_of, manifest_beside, named, path_of_kind},
     plan::{Known, Look, Plan, Seen, Stamp, Step},
     process::on_a_thread,
 };
@@ -257,31 +257,41 @@ impl Plugins {
         let turn = self.0.catalog.turn(kind).await;
         let opened = {
             let path = path.to_owned();
-            on_a_thread(move || Ok::<_, KindError>((stamp(&path), Opened::at(&path)))).await
+            on_a_thread(move || {
+                let opened = Opened::at(&path).and_then(|it| Ok((it, manifest_beside(&path)?)));
+                Ok::<_, KindError>((stamp(&path), opened))
+            })
+            .await
         };
         let loaded = match opened {
             Ok((stamp, opened)) => {
                 self.state().known.insert(kind.clone(), Known::Tried(stamp));
                 match opened {
-                    Ok(opened) => opened.load(&self.0.engine, turn.number()).await,
+                    Ok((opened, manifest)) => opened
+                        .load(&self.0.engine, turn.number())
+                        .await
+                        .map(|component| (component, manifest)),
                     Err(error) => Err(error),
                 }
             }
             Err(error) => Err(error),
         };
-        let named = loaded.and_then(|component| named(component, kind, path));
+        let named = loaded.and_then(|(component, manifest)| {
+            let component = named(component, kind, path)?;
+            turn.rules().admits(&component.generation().digest)?;
+            Ok((component, manifest))
+        });
         match named {
-            Ok(component) => {
-                if let Some(current) = turn.current()
-                    && current.generation().digest == component.generation().digest
-                    && self.is_serving(kind)
-                {
+            Ok((component, manifest)) => match turn.serves(&component, manifest.as_ref()) {
+                Some(current) => {
                     turn.same();
-                    return Ok(current);
+                    Ok(current)
                 }
-                turn.swap(component.clone());
-                Ok(component)
-            }
+                None => {
+                    turn.swap(component.clone(), manifest);
+                    Ok(component)
+                }
+            },
             Err(error) => {
                 if matches!(error, KindError::BeingWritten { .. }) {
                     // The next look finds it as it is by then.
@@ -293,10 +303,6 @@ impl Plugins {
                 Err(error)
             }
         }
-    }
-
-    fn is_serving(&self, kind: &Kind) -> bool {
-        self.0.catalog.kind(kind).is_some_and(|view| view.state == KindState::Serving)
     }
 
     /// Returns the file of a kind, if there is one.

@@ -20,8 +20,16 @@ const MANIFEST_BYTES: usize = 64 << 10;
 #[derive(Clone, Debug)]
 pub struct Manifest(pub(super) Arc<Asks>);
 
+impl PartialEq for Manifest {
+    /// Tells whether both were read from the same text.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Asks {
+    text: Box<str>,
     pub(super) source: Arc<str>,
     pub(super) dirs: List<DirAsk>,
     pub(super) env: List<String>,
@@ -46,6 +54,7 @@ impl Manifest {
     pub fn parse(text: &str, source: &str) -> Result<Self, PolicyError> {
         let (mut reader, table) = Reader::open(text, source, MANIFEST_BYTES)?;
         let mut asks = Asks {
+            text: text.into(),
             source: reader.source(),
             dirs: None,
             env: None,

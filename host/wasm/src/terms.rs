@@ -1,0 +1,56 @@
+//! The terms of a start: what was decided for it, made ready.
+
+use std::sync::Arc;
+
+use backlot_registry::{Refusal, StopBounds};
+
+use crate::{
+    grant::OpenGrant,
+    limits::Limits,
+    policy::{Ask, Manifest, Rules, Sources, decide},
+};
+
+/// What tasks are started with. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) grant: OpenGrant,
+    pub(crate) limits: Limits,
+    /// The bounds of the stop ladder, where they are not the registry's own.
+    pub(crate) bounds: Option<StopBounds>,
+    /// How many tasks of the kind may be live at once, where that is not the registry's
+    /// own cap.
+    pub(crate) cap: Option<usize>,
+    /// The grant and the limits in words, a line each.
+    pub(crate) lines: Option<Arc<[String]>>,
+}
+
+impl Terms {
+    /// Returns the terms of a start by somebody who decides on them.
+    pub(crate) fn given(grant: OpenGrant, limits: Limits) -> Self {
+        Self { grant, limits, bounds: None, cap: None, lines: None }
+    }
+
+    /// Decides on the terms of a start, and opens what it is granted.
+    ///
+    /// # Errors
+    ///
+    /// A refusal that says which line would allow what is asked for.
+    pub(crate) fn decided(
+        rules: &Rules,
+        manifest: Option<&Manifest>,
+        ask: &Ask,
+        sources: &Sources,
+    ) -> Result<Self, Refusal> {
+        let decision = decide(rules, manifest, ask, sources)
+            .map_err(|denial| Refusal::NotGranted(denial.to_string()))?;
+        let grant =
+            decision.grant.open().map_err(|error| Refusal::NotGranted(error.to_string()))?;
+        Ok(Self {
+            grant: grant.with_hints(decision.hints),
+            limits: decision.limits,
+            bounds: decision.bounds,
+            cap: rules.tasks(),
+            lines: Some(decision.lines),
+        })
+    }
+}
