@@ -873,3 +873,532 @@ impl Sort {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, option, prelude::*, sample::select};
+
+    use super::*;
+    use crate::policy::Policy;
+
+    const POLICY: &str = "\
+[defaults]
+memory = '64MiB'
+env = ['TZ']
+
+[kind.fetch]
+dirs = ['/data:ro', '/data/out::/out:rw', '/var/out::/var/out:rw']
+env = ['LANG', 'MODE=fast']
+tcp = ['*.db:5432', '10.0.0.0/8:*', 'api:443']
+udp = ['1.1.1.1:53']
+http = ['https://a']
+private = ['127.0.0.0/8']
+lookup = 'listed'
+clocks = 'coarse'
+egress = { bytes = '1MiB' }
+secrets = [{ name = 's', variable = 'V', header = 'h', to = ['https://a'] }]
+cpu = '10s'
+stop = { grace = '5s' }
+
+[kind.bare]
+
+[secret.s]
+env = 'S'
+";
+
+    fn rules(policy: &str, kind: &str) -> Rules {
+        let policy = match policy {
+            "none" => Policy::default(),
+            text => Policy::parse(text, "p.toml", Path::new("/p")).unwrap(),
+        };
+        policy.rules(&kind.parse().unwrap())
+    }
+
+    fn manifest(text: &str) -> Manifest {
+        Manifest::parse(text, "m.toml").unwrap()
+    }
+
+    fn sources() -> Sources {
+        let map = |name: &str, value: &str| HashMap::from([(name.to_owned(), value.to_owned())]);
+        Sources { env: map("LANG", "C"), secrets: map("s", "hunter2") }
+    }
+
+    fn ask(change: impl FnOnce(&mut Ask)) -> Ask {
+        let mut ask = Ask::default();
+        change(&mut ask);
+        ask
+    }
+
+    fn parsed<T: std::str::FromStr<Err: fmt::Debug>>(texts: &[&str]) -> Option<Vec<T>> {
+        Some(texts.iter().map(|text| text.parse().unwrap()).collect())
+    }
+
+    fn lines(rules: &Rules, wanted: Option<&str>, ask: &Ask) -> Vec<String> {
+        let wanted = wanted.map(manifest);
+        decide(rules, wanted.as_ref(), ask, &sources()).unwrap().lines.to_vec()
+    }
+
+    fn denied(policy: &str, kind: &str, wanted: Option<&str>, ask: &Ask) -> String {
+        let wanted = wanted.map(manifest);
+        decide(&rules(policy, kind), wanted.as_ref(), ask, &sources()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_start_that_asks_for_nothing_gets_all_that_the_policy_gives() {
+        let fetch = rules(POLICY, "fetch");
+        assert_eq!(
+            lines(&fetch, None, &Ask::default()),
+            [
+                "dir /data:ro",
+                "dir /out:rw",
+                "dir /var/out:rw",
+                "env LANG",
+                "env MODE",
+                "tcp *.db:5432",
+                "tcp 10.0.0.0/8:*",
+                "tcp api:443",
+                "udp 1.1.1.1:53",
+                "http https://a",
+                "private 127.0.0.0/8",
+                "clocks coarse",
+                "egress 1 MiB",
+                "secret s as V to https://a",
+                "memory 64 MiB",
+                "cpu 10s",
+            ]
+        );
+        let decision = decide(&fetch, None, &Ask::default(), &sources()).unwrap();
+        assert_eq!(decision.grant.env[0].value, "C", "the host's own");
+        assert_eq!(decision.grant.secrets[0].value, "hunter2");
+        assert_eq!(decision.bounds.unwrap().grace, Duration::from_secs(5));
+        assert!(!format!("{decision:?}").contains("hunter2"));
+        // The host has no TZ, and so the guest has none.
+        assert_eq!(lines(&rules(POLICY, "bare"), None, &Ask::default()), ["memory 64 MiB"]);
+    }
+
+    #[test]
+    fn a_manifest_narrows_to_what_it_asks_for() {
+        let wanted = "dirs = ['/data:rw', '/out:ro']\nenv = ['LANG', 'HOME']\n\
+                      tcp = ['a.db:1-9999', '10.1.0.0/16:80']\nhttp = ['https://api', 'https://a']\n\
+                      clocks = 'hidden'\negress = { requests = 3 }\nmemory = '1GiB'\ncpu = '1s'";
+        assert_eq!(
+            lines(&rules(POLICY, "fetch"), Some(wanted), &Ask::default()),
+            [
+                "dir /data:ro",
+                "dir /out:ro",
+                "env LANG",
+                "tcp a.db:5432",
+                "tcp 10.1.0.0/16:80",
+                "http https://a",
+                "http https://api",
+                "private 127.0.0.0/8",
+                "clocks hidden",
+                "egress 1 MiB, 3 requests",
+                "memory 64 MiB",
+                "cpu 1s",
+            ]
+        );
+        assert_eq!(
+            lines(&rules(POLICY, "fetch"), Some(""), &Ask::default()),
+            ["private 127.0.0.0/8", "clocks coarse", "egress 1 MiB", "memory 64 MiB", "cpu 10s"]
+        );
+    }
+
+    #[test]
+    fn without_a_policy_the_ask_is_what_there_is() {
+        let none = rules("none", "fetch");
+        assert_eq!(lines(&none, None, &Ask::default()), [""; 0]);
+        let asked = ask(|ask| {
+            ask.dirs = parsed(&[".::/src"]);
+            ask.env = parsed(&["A=1"]);
+            ask.tcp = parsed(&["a:1"]);
+            ask.udp = parsed(&["b:1"]);
+            ask.http = parsed(&["https://c"]);
+            ask.private = parsed(&["10.0.0.0/8"]);
+            ask.lookup = Some(Lookup::Any);
+            ask.random = Some(Random::Seeded(7));
+            ask.limits.memory = Some(1 << 30);
+            ask.grace = Some(Duration::ZERO);
+        });
+        let decision = decide(&none, None, &asked, &sources()).unwrap();
+        assert_eq!(decision.grant.dirs, asked.dirs.clone().unwrap(), "as asked");
+        assert_eq!(decision.bounds.unwrap().grace, Duration::ZERO);
+        assert_eq!(
+            decision.lines.to_vec(),
+            [
+                "dir /src:ro",
+                "env A",
+                "tcp a:1",
+                "udp b:1",
+                "http https://c",
+                "private 10.0.0.0/8",
+                "lookup any",
+                "random seeded with 7",
+                "memory 1 GiB"
+            ]
+        );
+        let wanted = "dirs = ['*:ro']\nmemory = '64MiB'";
+        let narrow = ask(|ask| ask.dirs = parsed(&["/a"]));
+        assert_eq!(lines(&none, Some(wanted), &narrow), ["dir /a:ro", "memory 64 MiB"]);
+    }
+
+    #[test]
+    fn a_folder_lies_at_or_below_a_granted_one() {
+        let fetch = rules(POLICY, "fetch");
+        let dir = |text: &str| {
+            let asked = ask(|ask| ask.dirs = parsed(&[text]));
+            let decision = decide(&fetch, None, &asked, &sources()).ok()?;
+            let dir = &decision.grant.dirs[0];
+            let (host, below) = (dir.host.display(), dir.below.display());
+            Some(format!("{host} {below} {} {}", dir.guest, dir.access))
+        };
+        assert_eq!(dir("/data::/d").unwrap(), "/data  /d ro");
+        assert_eq!(dir("/data/a/b::/d").unwrap(), "/data a/b /d ro");
+        assert_eq!(dir("/data/./a//../b::/d").unwrap(), "/data b /d ro");
+        assert_eq!(dir("/data/out/x::/d:rw").unwrap(), "/data/out x /d rw");
+        assert_eq!(dir("/data/out::/d:ro").unwrap(), "/data/out  /d ro");
+        for outside in ["/", "/database", "/data/../etc", "/data/a:rw", "/data/out/..:rw", "data"] {
+            assert_eq!(dir(outside), None, "{outside}");
+        }
+    }
+
+    #[test]
+    fn a_denial_names_the_line_that_says_no_and_the_one_that_would_allow_it() {
+        let at = "p.toml:6 ([kind.fetch] dirs)";
+        let fetch: &[(Ask, String)] = &[
+            (
+                ask(|ask| ask.dirs = parsed(&["/etc:ro"])),
+                format!("the folder /etc (ro) is not granted: {at} does not list /etc; add \"/etc:ro\" there"),
+            ),
+            (
+                ask(|ask| ask.dirs = parsed(&["/data/x::/d:rw"])),
+                format!("the folder /data/x (rw) is not granted: {at} grants /data for reading only; write :rw there"),
+            ),
+            (
+                ask(|ask| ask.dirs = parsed(&["x"])),
+                "the folder x cannot be held against the policy; ask for it by its absolute path".into(),
+            ),
+            (
+                ask(|ask| ask.env = parsed(&["HOME=/"])),
+                "the variable HOME is not granted: p.toml:7 ([kind.fetch] env) does not list HOME; add \"HOME\" there".into(),
+            ),
+            (
+                ask(|ask| ask.env = parsed(&["MODE=slow"])),
+                "the variable MODE is not granted: p.toml:7 ([kind.fetch] env) grants another value; write \"MODE\" for any value there".into(),
+            ),
+            (
+                ask(|ask| ask.tcp = parsed(&["db:5432"])),
+                "tcp db:5432 is not granted: p.toml:8 ([kind.fetch] tcp) does not list db:5432; add \"db:5432\" there".into(),
+            ),
+            (
+                ask(|ask| ask.http = parsed(&["http://a"])),
+                "http http://a is not granted: p.toml:10 ([kind.fetch] http) does not list http://a; add \"http://a\" there".into(),
+            ),
+            (
+                ask(|ask| ask.private = parsed(&["0.0.0.0/0"])),
+                "private 0.0.0.0/0 is not granted: p.toml:11 ([kind.fetch] private) does not list 0.0.0.0/0; add \"0.0.0.0/0\" there".into(),
+            ),
+            (
+                ask(|ask| ask.lookup = Some(Lookup::Any)),
+                "lookup \"any\" is not granted: p.toml:12 ([kind.fetch] lookup) is \"listed\"; write \"any\" there".into(),
+            ),
+            (
+                ask(|ask| ask.egress.bytes = Some(2 << 20)),
+                "egress of 2097152 bytes is not granted: p.toml:14 ([kind.fetch] egress) allows 1048576 bytes; raise bytes to 2097152 there".into(),
+            ),
+            (
+                ask(|ask| ask.secrets = Some(vec!["t".into()])),
+                "the secret t is not granted: p.toml:15 ([kind.fetch] secrets) does not list t; \
+                 add { name = \"t\", variable = \"..\", header = \"..\", to = [\"..\"] } there".into(),
+            ),
+            (
+                ask(|ask| ask.limits.memory = Some(1 << 30)),
+                "memory 1 GiB is not granted: p.toml:2 ([defaults] memory) is 64 MiB; write \"1GiB\" there, or give [kind.fetch] its own memory".into(),
+            ),
+            (
+                ask(|ask| ask.limits.open_files = Some(1000)),
+                "open-files 1000 is not granted: p.toml says nothing of open-files, so it is 256; add open-files = 1000 to [kind.fetch], which begins at p.toml:5".into(),
+            ),
+            (
+                ask(|ask| ask.grace = Some(Duration::from_secs(60))),
+                "grace 1m is not granted: p.toml:17 ([kind.fetch] stop) gives 5s; write grace = \"1m\" there".into(),
+            ),
+        ];
+        for (ask, wanted) in fetch {
+            assert_eq!(&denied(POLICY, "fetch", None, ask), wanted);
+        }
+        let tcp = ask(|ask| ask.tcp = parsed(&["db:5432"]));
+        assert_eq!(
+            denied(POLICY, "bare", None, &tcp),
+            "tcp db:5432 is not granted: p.toml grants bare no tcp; add tcp = [\"db:5432\"] to \
+             [kind.bare], which begins at p.toml:19"
+        );
+        assert_eq!(
+            denied(POLICY, "other", None, &tcp),
+            "tcp db:5432 is not granted: p.toml grants other no tcp; add [kind.other] with tcp = \
+             [\"db:5432\"] to p.toml"
+        );
+    }
+
+    #[test]
+    fn what_a_manifest_does_not_ask_for_is_denied_by_its_line() {
+        let env = ask(|ask| ask.env = parsed(&["LANG=C"]));
+        let dir = ask(|ask| ask.dirs = parsed(&["/data::/d:rw"]));
+        for (wanted, ask, says) in [
+            (
+                "",
+                &env,
+                "the variable LANG is not granted: m.toml asks for no env; add env = [\"LANG\"] to it",
+            ),
+            (
+                "\nenv = ['A']",
+                &env,
+                "the variable LANG is not granted: m.toml:2 (env) does not list LANG; add \"LANG\" there",
+            ),
+            (
+                "dirs = ['/e']",
+                &dir,
+                "the folder /d (rw) is not granted: m.toml:1 (dirs) does not list /d; add \"/d:rw\" there",
+            ),
+            (
+                "dirs = ['*']",
+                &dir,
+                "the folder /d (rw) is not granted: m.toml:1 (dirs) asks for reading it only; write \"/d:rw\" there",
+            ),
+        ] {
+            assert_eq!(denied("none", "fetch", Some(wanted), ask), says);
+        }
+        let any = ask(|ask| ask.lookup = Some(Lookup::Any));
+        assert_eq!(
+            denied("none", "fetch", Some(""), &any),
+            "lookup \"any\" is not granted: m.toml says nothing of lookup, so it is \"listed\"; add \
+             lookup = \"any\" to it"
+        );
+        let secret = ask(|ask| ask.secrets = Some(vec!["s".into()]));
+        assert!(denied("none", "fetch", None, &secret).contains("there is none"));
+        assert!(denied(POLICY, "fetch", Some(""), &secret).contains("m.toml asks for no secrets"));
+    }
+
+    #[test]
+    fn a_secret_without_a_value_is_told_by_its_source() {
+        let error = decide(&rules(POLICY, "fetch"), None, &Ask::default(), &Sources::default());
+        let says = "the secret `s` has no value: the host's variable S is not set";
+        assert_eq!(error.unwrap_err().to_string(), says);
+    }
+
+    #[test]
+    fn hints_name_the_line_or_the_flag() {
+        let hints = |policy: &str, kind: &str, wanted: Option<&str>| {
+            let wanted = wanted.map(manifest);
+            decide(&rules(policy, kind), wanted.as_ref(), &Ask::default(), &sources())
+                .unwrap()
+                .hints
+        };
+        let fetch = hints(POLICY, "fetch", None);
+        assert_eq!(fetch.of(Sort::Tcp), "list it at p.toml:8 ([kind.fetch] tcp)");
+        assert_eq!(fetch.of(Sort::Egress), "raise it at p.toml:14 ([kind.fetch] egress)");
+        let bare = hints(POLICY, "bare", Some("tcp = []"));
+        assert_eq!(
+            bare.of(Sort::Tcp),
+            "add tcp to [kind.bare], which begins at p.toml:19, and have tcp of m.toml ask for it"
+        );
+        assert_eq!(hints("none", "a", None).of(Sort::Folder), Hints::default().of(Sort::Folder));
+        assert_eq!(Hints::default().of(Sort::Tcp), "grant it with --net HOST:PORT");
+    }
+
+    const PEERS: [&str; 9] = [
+        "a:1",
+        "a:*",
+        "*.a:1-9",
+        "b.a:1-5",
+        "*.b.a:3",
+        "10.0.0.0/8:1",
+        "10.1.0.0/16:*",
+        "[::1]:1",
+        "a:2-4",
+    ];
+    const SERVERS: [&str; 7] = [
+        "http://a",
+        "https://a",
+        "https://*.a:*",
+        "https://b.a:3",
+        "http://10.0.0.0/8:1",
+        "http://10.1.0.0/16:*",
+        "https://a:1",
+    ];
+    const DIRS: [&str; 6] = ["/a:ro", "/a/b:rw", "/a::/c:rw", "/a/b/c::/c:ro", "/d:rw", "/:ro"];
+    const ENV: [&str; 4] = ["A=1", "A=2", "B=1", "LANG=x"];
+
+    fn some<T: Clone + fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Vec<T>> {
+        vec(select(all), 0..4)
+    }
+
+    /// Returns the text of a section, or of a manifest, with these lists.
+    fn written(lists: &[(&str, Option<Vec<String>>)], memory: Option<u64>) -> String {
+        let mut text = String::new();
+        for (key, list) in lists {
+            if let Some(list) = list {
+                text += &format!("{key} = {list:?}\n");
+            }
+        }
+        memory.map_or(text.clone(), |memory| format!("{text}memory = {memory}\n"))
+    }
+
+    prop_compose! {
+        fn side()(
+            tcp in option::of(some(&PEERS)),
+            udp in option::of(some(&PEERS)),
+            http in option::of(some(&SERVERS)),
+            dirs in option::of(some(&DIRS)),
+            env in option::of(some(&ENV)),
+            memory in option::of(1_u64..100),
+        ) -> Side {
+            Side { tcp, udp, http, dirs, env, memory }
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    struct Side {
+        tcp: Option<Vec<&'static str>>,
+        udp: Option<Vec<&'static str>>,
+        http: Option<Vec<&'static str>>,
+        dirs: Option<Vec<&'static str>>,
+        env: Option<Vec<&'static str>>,
+        memory: Option<u64>,
+    }
+
+    impl Side {
+        /// Returns what it lists, each under its name once.
+        fn text(&self, of: impl Fn(&str, &str) -> String) -> String {
+            let list = |key: &'static str, list: &Option<Vec<&'static str>>| {
+                let mut names = std::collections::HashSet::new();
+                let entries = list.as_ref()?.iter().map(|entry| of(key, entry));
+                Some((
+                    key,
+                    entries
+                        .filter(|entry| {
+                            let name = match key {
+                                "dirs" => entry.parse::<DirGrant>().unwrap().guest,
+                                "env" => entry.split('=').next().unwrap_or_default().to_owned(),
+                                _ => return true,
+                            };
+                            names.insert(name)
+                        })
+                        .collect::<Vec<_>>(),
+                ))
+            };
+            let lists = [
+                list("tcp", &self.tcp),
+                list("udp", &self.udp),
+                list("http", &self.http),
+                list("dirs", &self.dirs),
+                list("env", &self.env),
+            ];
+            let lists: Vec<_> =
+                lists.into_iter().flatten().map(|(key, list)| (key, Some(list))).collect();
+            written(&lists, self.memory)
+        }
+
+        fn policy(&self) -> Policy {
+            let text = format!("[kind.k]\n{}", self.text(|_, entry| entry.to_owned()));
+            Policy::parse(&text, "p.toml", Path::new("/")).unwrap()
+        }
+
+        fn manifest(&self) -> Manifest {
+            let text = self.text(|key, entry| match key {
+                "dirs" => {
+                    let dir: DirGrant = entry.parse().unwrap();
+                    format!("{}:{}", dir.guest, dir.access)
+                }
+                "env" => entry.split('=').next().unwrap().to_owned(),
+                _ => entry.to_owned(),
+            });
+            manifest(&text)
+        }
+
+        fn ask(&self) -> Ask {
+            let mut ask = Ask {
+                dirs: self.dirs.as_deref().and_then(parsed),
+                env: self.env.as_deref().and_then(parsed),
+                tcp: self.tcp.as_deref().and_then(parsed),
+                udp: self.udp.as_deref().and_then(parsed),
+                http: self.http.as_deref().and_then(parsed),
+                ..Ask::default()
+            };
+            ask.limits.memory = self.memory;
+            ask
+        }
+    }
+
+    /// Tells whether all of one grant is in the other.
+    fn is_within(inner: &Grant, outer: &Grant) -> bool {
+        let peers = |inner: &[Peer], outer: &[Peer]| {
+            inner.iter().all(|peer| outer.iter().any(|it| it.covers(peer)))
+        };
+        peers(&inner.tcp, &outer.tcp)
+            && peers(&inner.udp, &outer.udp)
+            && inner.http.iter().all(|origin| {
+                outer.http.iter().any(|it| it.covers(origin))
+                    || outer.tcp.iter().any(|it| it.covers_origin(origin))
+            })
+            && inner.dirs.iter().all(|dir| {
+                let path = dir.host.join(&dir.below);
+                outer.dirs.iter().any(|it| path.starts_with(&it.host) && it.access >= dir.access)
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_granted_is_in_policy_and_ask_and_never_more_than_without_asking(
+            policy in side(), asked in side(), memory in option::of(1_u64..100),
+        ) {
+            let rules = policy.policy().rules(&"k".parse().unwrap());
+            let all = decide(&rules, None, &Ask::default(), &sources()).unwrap();
+            let mut ask = asked.ask();
+            ask.limits.memory = memory;
+            let Ok(decision) = decide(&rules, None, &ask, &sources()) else { return Ok(()) };
+            prop_assert!(is_within(&decision.grant, &all.grant), "{decision:?}");
+            prop_assert!(decision.limits.memory <= all.limits.memory);
+            prop_assert!(decision.limits.memory <= memory.unwrap_or(u64::MAX));
+            if let Some(tcp) = &ask.tcp { prop_assert_eq!(tcp, &decision.grant.tcp) }
+            if let Some(env) = &ask.env {
+                let names = |env: &[EnvGrant]| env.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+                prop_assert_eq!(names(env), names(&decision.grant.env));
+            }
+        }
+
+        #[test]
+        fn a_manifest_only_takes_away(policy in side(), wanted in side()) {
+            let rules = policy.policy().rules(&"k".parse().unwrap());
+            let all = decide(&rules, None, &Ask::default(), &sources()).unwrap();
+            let less = decide(&rules, Some(&wanted.manifest()), &Ask::default(), &sources()).unwrap();
+            prop_assert!(is_within(&less.grant, &all.grant), "{less:?}");
+            prop_assert!(less.limits.memory <= all.limits.memory);
+            // What is left, the plugin asks for: a start may ask for all of it again.
+            let again = Ask {
+                tcp: Some(less.grant.tcp.clone()),
+                udp: Some(less.grant.udp.clone()),
+                http: Some(less.grant.http.clone()),
+                dirs: Some(less.grant.dirs.clone()),
+                env: Some(less.grant.env.clone()),
+                ..Ask::default()
+            };
+            let again = decide(&rules, Some(&wanted.manifest()), &again, &sources()).unwrap();
+            prop_assert_eq!(again.grant.tcp, less.grant.tcp);
+        }
+
+        #[test]
+        fn without_a_policy_nothing_is_there_that_was_not_asked_for(
+            wanted in option::of(side()), asked in side(),
+        ) {
+            let none = rules("none", "k");
+            let wanted = wanted.as_ref().map(Side::manifest);
+            let nothing = decide(&none, wanted.as_ref(), &Ask::default(), &sources()).unwrap();
+            prop_assert_eq!(nothing.grant, Grant::default());
+            if let Ok(decision) = decide(&none, wanted.as_ref(), &asked.ask(), &sources()) {
+                prop_assert_eq!(decision.grant.tcp, asked.ask().tcp.unwrap_or_default());
+                prop_assert_eq!(decision.grant.dirs, asked.ask().dirs.unwrap_or_default());
+            }
+        }
+    }
+}

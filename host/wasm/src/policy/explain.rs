@@ -436,3 +436,75 @@ impl Display for Server<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::policy::Policy;
+
+    fn told(policy: Option<&str>, manifest: Option<&str>) -> Vec<String> {
+        let policy = policy.map_or_else(Policy::default, |text| {
+            Policy::parse(text, "p.toml", Path::new("/p")).unwrap()
+        });
+        let manifest = manifest.map(|text| Manifest::parse(text, "m.toml").unwrap());
+        let rules = policy.rules(&"fetch".parse().unwrap());
+        let reaches = explain(&rules, manifest.as_ref());
+        reaches.iter().map(|reach| format!("{}  <- {}", reach.what, reach.by)).collect()
+    }
+
+    #[test]
+    fn what_is_given_and_what_is_taken_away_have_their_lines() {
+        let policy = "[host]\ntasks = 9\n[defaults]\nmemory = '1GiB'\nlookup = 'any'\n\
+                      [kind.fetch]\n\
+                      dirs = ['data::/in:rw', '/out:rw']\n\
+                      env = ['LANG', 'MODE=fast']\n\
+                      tcp = ['*.db:5432', 'api:443']\n\
+                      http = ['https://a']\n\
+                      secrets = [{ name = 's', variable = 'V', header = 'h', to = ['https://a'] }]\n\
+                      tasks = 2\nstop = { grace = '9s' }\n\
+                      [secret.s]\nenv = 'S'";
+        let manifest = "dirs = ['/in:ro', '/tmp:rw']\nenv = ['LANG', 'HOME']\n\
+                        tcp = ['a.db:*', 'b:1']\nhttp = ['https://api']\nmemory = '64MiB'";
+        let told = told(Some(policy), Some(manifest));
+        for line in [
+            "dir /p/data::/in:ro  <- p.toml:7 ([kind.fetch] dirs), m.toml:1 (dirs)",
+            "no dir /out::/out:rw  <- p.toml:7 ([kind.fetch] dirs), but m.toml does not ask for it",
+            "no dir /tmp:rw  <- m.toml:1 (dirs), but p.toml does not grant it (dirs)",
+            "env LANG  <- p.toml:8 ([kind.fetch] env), m.toml:2 (env)",
+            "no env MODE  <- p.toml:8 ([kind.fetch] env), but m.toml does not ask for it",
+            "no env HOME  <- m.toml:2 (env), but p.toml does not grant it (env)",
+            "tcp a.db:5432  <- p.toml:9 ([kind.fetch] tcp), m.toml:3 (tcp)",
+            "no tcp b:1  <- m.toml:3 (tcp), but p.toml does not grant it (tcp)",
+            "no http https://a  <- p.toml:10 ([kind.fetch] http), but m.toml does not ask for it",
+            "http https://api  <- p.toml:9 ([kind.fetch] tcp), m.toml:4 (http)",
+            "lookup listed  <- p.toml:5 ([defaults] lookup) is \"any\", but the manifest does not ask for that",
+            "clocks precise  <- the default",
+            "egress without a bound  <- the default",
+            "no secret s as V in h to https://a  <- p.toml:11 ([kind.fetch] secrets), but m.toml does not ask for it",
+            "memory 64 MiB  <- m.toml:5 (memory), below p.toml:4 ([defaults] memory)",
+            "deadline unlimited  <- the default",
+            "tasks 2 of fetch at a time  <- p.toml:12 ([kind.fetch] tasks)",
+            "tasks 9 of all kinds at a time  <- p.toml:2 ([host] tasks)",
+            "stop ask 1s  <- the default",
+            "stop grace 9s  <- p.toml:13 ([kind.fetch] stop)",
+            "any component of that name  <- no digest is listed",
+        ] {
+            assert!(told.iter().any(|said| said == line), "{line}\n{told:#?}");
+        }
+    }
+
+    #[test]
+    fn without_a_policy_the_start_has_its_say() {
+        let free = told(None, None);
+        assert_eq!(free[0], "what a start asks for  <- there is no policy and no manifest");
+        let asked = told(None, Some("dirs = ['*:ro']"));
+        assert_eq!(asked[0], "dir *:ro, where a start asks for it  <- m.toml:1 (dirs)");
+        let memory = "memory 256 MiB  <- the default, where a start asks for no other";
+        assert!(asked.iter().any(|line| line == memory), "{asked:#?}");
+        let bare = told(Some(""), None);
+        assert_eq!(bare[0], "what the policy gives  <- there is no manifest");
+        assert!(bare.iter().any(|line| line == "memory 256 MiB  <- the default"), "{bare:#?}");
+    }
+}

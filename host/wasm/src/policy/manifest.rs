@@ -184,3 +184,83 @@ fn dir(text: &str) -> Result<DirAsk, String> {
         guest => Ok(DirAsk { guest: Some(guest.to_owned()), access }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Vec<String> {
+        match Manifest::parse(text, "m.toml") {
+            Ok(_) => Vec::new(),
+            Err(error) => error.to_string().lines().map(str::to_owned).collect(),
+        }
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let text = r#"
+            dirs = ["/in", "/out/:rw", "*:ro"]
+            env = ["LANG"]
+            tcp = ["db.example.com:5432"]
+            udp = ["1.1.1.1:53"]
+            http = ["https://api.example.com"]
+            lookup = "any"
+            clocks = "coarse"
+            egress = { bytes = "1MiB" }
+            secrets = ["github"]
+            memory = "64MiB"
+            deadline = "1m"
+        "#;
+        let manifest = Manifest::parse(text, "m.toml").unwrap();
+        let asks = &manifest.0;
+        assert_eq!(asks.dir("/out"), Some(Access::ReadWrite));
+        assert_eq!(asks.dir("/elsewhere"), Some(Access::ReadOnly));
+        assert_eq!(asks.common.limits[Limit::Memory.at()].as_ref().map(|it| it.line), Some(11));
+        let narrow = Manifest::parse("dirs = ['/in']", "m.toml").unwrap();
+        assert_eq!((narrow.0.dir("/in"), narrow.0.dir("/in/x")), (Some(Access::ReadOnly), None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, wanted) in [
+            ("\ndir = []", "2: a manifest has no key `dir`; did you mean `dirs`?"),
+            ("kind = 1", "1: a manifest has no key `kind`; it has dirs, env, secrets, tcp"),
+            ("private = []", "1: private is for the operator's policy, not for a manifest"),
+            ("stop = {}", "1: stop is for the operator's policy, not for a manifest"),
+            (
+                "dirs = [\"/host::/in\"]",
+                "1: dirs: `/host::/in` is no folder that a plugin can ask for",
+            ),
+            ("dirs = [\":ro\"]", "1: dirs: `:ro` is no folder that a plugin can ask for"),
+            (
+                "dirs = [\"/a\",\n\"/a/:rw\"]",
+                "2: the folder `/a` is asked for twice; the first is in line 1",
+            ),
+            (
+                "dirs = [\"*\",\"*:rw\"]",
+                "1: the folder `*` is asked for twice; the first is in line 1",
+            ),
+            ("env = [\"A=1\"]", "1: env: a variable's name has no `=` and no NUL; write NAME"),
+            (
+                "env = [\"A\",\"A\"]",
+                "1: the variable `A` is asked for twice; the first is in line 1",
+            ),
+            (
+                "secrets = [\"a\",\"a\"]",
+                "1: the secret `a` is asked for twice; the first is in line 1",
+            ),
+            ("secrets = [{}]", "1: secrets is a table, wanted a text"),
+            (
+                "lookup = \"none\"\ntcp = [\"a:1\"]",
+                "1: lookup is \"none\", and tcp lists a:1 in line 2",
+            ),
+            ("memory = \"5GiB\"", "1: memory is 5 GiB, and no task can have more than 4 GiB"),
+        ] {
+            let told = told(text);
+            assert_eq!(told.len(), 1, "{text}\n{told:#?}");
+            assert!(told[0].starts_with(&format!("m.toml:{wanted}")), "{text}\n{}", told[0]);
+        }
+        assert_eq!(told(&"#".repeat(MANIFEST_BYTES + 1)).len(), 1);
+        assert_eq!(told(""), [""; 0]);
+    }
+}
