@@ -33,6 +33,10 @@ plugins: setup
     cargo build --quiet {{ guest }} {{ producers }}
     @mkdir -p "{{ kinds }}"
     @for kind in ticker grep checksum noop faulty; do \
+        if [ -e "plugins/$kind/$kind.toml" ]; then \
+            cp "plugins/$kind/$kind.toml" "{{ kinds }}/.$kind.new"; \
+            mv "{{ kinds }}/.$kind.new" "{{ kinds }}/$kind.toml"; \
+        fi; \
         cp "{{ target }}/wasm32-wasip2/guest/$kind.wasm" "{{ kinds }}/.$kind.new"; \
         mv "{{ kinds }}/.$kind.new" "{{ kinds }}/$kind.wasm"; \
     done

@@ -370,8 +370,10 @@ fn a_machine_without_room_is_told_by_kinds() {
 
 #[test]
 fn every_commands_help_has_its_exit_codes() {
-    for verb in ["run", "kinds", "check", "doctor", "completions", "man"] {
-        let ended = Process::run([verb, "--help"]);
+    for verb in
+        ["run", "kinds", "check", "doctor", "policy check", "policy explain", "completions", "man"]
+    {
+        let ended = Process::run(verb.split(' ').chain(["--help"]));
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
         assert!(ended.stdout.contains("Exit codes: 0 "), "{verb}: {}", ended.stdout);
     }

@@ -22,6 +22,7 @@ mod limits;
 mod names;
 mod output;
 mod pipes;
+mod policy;
 mod programs;
 mod reloading;
 mod retention;

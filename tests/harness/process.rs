@@ -95,6 +95,9 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .env_remove("BACKLOT_PLUGINS")
+            .env_remove("BACKLOT_POLICY")
+            // Where the person whose tests these are has no policy.
+            .env("XDG_CONFIG_HOME", "/nonexistent")
             .env("BACKLOT_CACHE", files::cache())
             .env_remove("BACKLOT_LOG");
         change(&mut command);

@@ -10,14 +10,15 @@ use std::{
     time::Duration,
 };
 
-use backlot_wasm::{DirGrant, EnvGrant, GrantError, Peer, Profile};
+use backlot_wasm::{DirGrant, EnvGrant, GrantError, Origin, Peer, Policy, Profile, Range};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
     commands::{self, Verb},
-    config::Config,
+    config::{self, Config},
     console::{Console, Writer},
     exit::Exit,
+    policy::{PolicyFileError, read_policy},
     render,
 };
 
@@ -55,6 +56,11 @@ pub(crate) struct Common {
     /// Use no compiled code that was kept, and keep none
     #[arg(long, global = true, conflicts_with = "cache")]
     no_cache: bool,
+    /// The operator's policy: what tasks of which kind may reach and use
+    /// [env: BACKLOT_POLICY] [default: backlot/backlot.toml in the person's
+    /// configuration folder, if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// Say less: no progress and no final line, only errors
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
@@ -79,9 +85,19 @@ impl Common {
         }
         config
     }
+
+    /// Returns the file that has the policy, if there is one.
+    pub(crate) fn policy_file(&self) -> Option<PathBuf> {
+        named(self.policy.as_deref(), "BACKLOT_POLICY").or_else(config::default_policy)
+    }
+
+    /// Reads the policy. Without a file there is none.
+    pub(crate) fn policy(&self) -> Result<Policy, PolicyFileError> {
+        self.policy_file().map_or_else(|| Ok(Policy::default()), |file| read_policy(&file))
+    }
 }
 
-/// Returns the folder that a flag or a variable names. An empty variable names none.
+/// Returns the file or folder that a flag or a variable names. An empty variable names none.
 fn named(flag: Option<&Path>, variable: &str) -> Option<PathBuf> {
     let variable = || env::var_os(variable).filter(|folder| !folder.is_empty());
     flag.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
@@ -93,6 +109,7 @@ pub(crate) enum Command {
     Kinds(Kinds),
     Check(Check),
     Doctor(Doctor),
+    Policy(PolicyVerb),
     Completions(Completions),
     Man(Man),
 }
@@ -102,6 +119,12 @@ pub(crate) enum Command {
 /// Output goes to stdout as it is made; a program's stderr, the guest's log,
 /// progress and the final line go to stderr. Nothing is granted by default: no
 /// folder, no environment variable, no network, no stdin.
+///
+/// With a policy, a task gets all that it gives to the kind, and flags ask for
+/// less: what a flag mentions is given as far as flags name it. With a manifest
+/// beside the component (grep.toml beside grep.wasm) a task gets no more than that
+/// asks for. What is asked for and not given is refused, with the line that would
+/// allow it.
 ///
 /// The first Ctrl-C (or SIGTERM) asks the task to stop and gives it the grace
 /// period; the second ends it at once. One that comes after the task's end, or
@@ -142,6 +165,15 @@ pub(crate) struct Run {
     /// A peer that the task may connect to over TCP, and so over HTTP
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) net: Vec<Peer>,
+    /// A peer that the task may exchange datagrams with
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) udp: Vec<Peer>,
+    /// A server that the task may send HTTP requests to, and nothing else
+    #[arg(long, value_name = "URL")]
+    pub(crate) http: Vec<Origin>,
+    /// Private or other special addresses that granted names may stand for
+    #[arg(long, value_name = "RANGE")]
+    pub(crate) private: Vec<Range>,
     /// How much linear memory the task may use [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
@@ -220,6 +252,61 @@ Examples:
 With --json, stdout is one JSON document:
   {\"ok\":true|false,\"checks\":[{\"name\":..,\"status\":\"ok\"|\"warn\"|\"fail\",\"value\":..,\"fix\":..|null}]}")]
 pub(crate) struct Doctor {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check the operator's policy, or explain what it gives
+#[derive(Debug, Args)]
+pub(crate) struct PolicyVerb {
+    #[command(subcommand)]
+    pub(crate) verb: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    Check(PolicyCheck),
+    Explain(PolicyExplain),
+}
+
+/// Tell all that is wrong with a policy
+///
+/// Prints what the policy has, or each problem with its line: unknown keys, bad
+/// values, and what is said in one place and taken back in another.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 nothing is wrong, 1 it could not be written, 2 something is wrong.
+
+Examples:
+  backlot policy check
+  backlot policy check ./backlot.toml")]
+pub(crate) struct PolicyCheck {
+    /// The policy [default: the one that --policy names, or the person's own]
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// Tell what a task of a kind could reach, and which line gives it
+///
+/// Prints a line for each folder, variable, peer, server, secret, limit and bound,
+/// and after an arrow the line of the policy and of the manifest that give it. What
+/// one of the two gives and the other takes away is there with a `no`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 explained, 1 it could not be written, 2 usage or a policy that is wrong, 3 there is
+no such kind, or its manifest is wrong.
+
+Examples:
+  backlot policy explain grep
+  backlot policy explain fetch --policy ./backlot.toml --json | jq -r '.reaches[].what'
+
+With --json, stdout is one JSON document:
+  {\"kind\":..,\"reaches\":[{\"what\":..,\"by\":..}]}
+What cannot be explained has no reaches and an \"error\".")]
+pub(crate) struct PolicyExplain {
+    /// The kind
+    pub(crate) kind: String,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
@@ -317,6 +404,7 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
         "kinds" => Some(Verb::Kinds),
         "doctor" => Some(Verb::Doctor),
         "check" => Some(Verb::Check),
+        "policy" => Some(Verb::Policy),
         _ => None,
     })
 }
@@ -419,6 +507,7 @@ mod tests {
         assert_eq!(asked("--json check"), Some(Verb::Check));
         assert_eq!(asked("kinds --bad --json"), Some(Verb::Kinds));
         assert_eq!(asked("doctor --json run"), Some(Verb::Doctor));
+        assert_eq!(asked("policy explain --json"), Some(Verb::Policy));
         assert_eq!(asked("completions --json"), None);
         assert_eq!(asked("run --bad a.wasm -- --json"), None);
         assert_eq!(asked("--json"), None);

@@ -1,9 +1,9 @@
 //! Configuration: from what was said to what is checked.
 
-use std::{env, path::PathBuf};
+use std::{env, io, path::PathBuf};
 
 use backlot_registry as registry;
-use backlot_wasm::{Compiler, Profile, Resolver};
+use backlot_wasm::{Compiler, Policy, Profile, Resolver};
 
 /// How a [`Host`](crate::Host) is set up. The defaults suit one machine and
 /// tasks of unknown origin.
@@ -32,7 +32,9 @@ pub struct Config {
     pub threads: Option<usize>,
     /// How names are looked up for guests.
     pub resolver: Resolver,
-    /// Bounds, caps and retention of the registry.
+    /// What tasks may reach and use, by their kinds.
+    pub policy: Policy,
+    /// Bounds, caps and retention of the registry. The policy may lower the caps.
     pub registry: registry::Config,
 }
 
@@ -72,6 +74,7 @@ impl Default for Config {
             guest_memory: None,
             threads: None,
             resolver: Resolver::default(),
+            policy: Policy::default(),
             registry: registry::Config::default(),
         }
     }
@@ -107,6 +110,17 @@ fn default_plugins() -> PathBuf {
 /// Returns where compiled code is kept when nothing was said.
 fn default_cache() -> Option<PathBuf> {
     Some(home("XDG_CACHE_HOME", ".cache")?.join("backlot"))
+}
+
+/// Returns the person's own policy, if there is one. What is in the working
+/// directory belongs to whoever made that.
+pub(crate) fn default_policy() -> Option<PathBuf> {
+    let file = home("XDG_CONFIG_HOME", ".config")?.join("backlot/backlot.toml");
+    // One that cannot be looked at is there, and is told to be unreadable.
+    match file.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        _ => Some(file),
+    }
 }
 
 /// Returns the folder that a variable names, or else one below the person's own.

@@ -3,16 +3,17 @@
 use std::{io, path::Path, sync::Arc};
 
 use backlot_registry::{
-    self as registry, Catalog as _, Environment, Kind, KindState, Registry, SystemClock,
+    self as registry, Caps, Catalog as _, Environment, Kind, KindState, Registry, SystemClock,
 };
 use backlot_wasm::{
     self as wasm, Cache, Capacity, Component, ComponentCatalog, Engine, EngineConfig, EngineError,
-    KindError, Plugins, Policy, Sources, Watch, Watching,
+    KindError, Plugins, Policy, Watch, Watching,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     config::{Config, ConfigError, Reload},
+    policy::sources,
     render,
     spill::TempSpill,
     threads::Threads,
@@ -99,6 +100,8 @@ impl Host {
         if let Some(bytes) = config.guest_memory {
             engine.guest_memory = bytes;
         }
+        let mut registry = config.registry;
+        cap(&mut registry, &config.policy);
         let environment = Environment {
             clock: Arc::new(SystemClock),
             spill: Some(Arc::new(TempSpill { dir: config.spill })),
@@ -109,8 +112,8 @@ impl Host {
         let catalog = ComponentCatalog::new(
             engine.clone(),
             Arc::new(SystemClock),
-            Policy::default(),
-            Sources::default(),
+            config.policy.clone(),
+            sources(&config.policy),
         );
         let plugins = Plugins::new(config.plugins, engine.clone(), catalog);
         let watch = match config.reload {
@@ -120,7 +123,7 @@ impl Host {
         };
         Ok(Self {
             watch: watch.transpose().map_err(HostError::Watch)?,
-            registry: Registry::new(config.registry, environment),
+            registry: Registry::new(registry, environment),
             engine,
             plugins,
             warnings,
@@ -131,6 +134,11 @@ impl Host {
     /// Returns the registry of live tasks.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// Returns what tasks may reach and use, by their kinds.
+    pub fn policy(&self) -> &Policy {
+        self.catalog().policy()
     }
 
     /// Returns the engine for components.
@@ -238,6 +246,17 @@ impl Host {
     pub async fn shutdown(self) {
         self.registry.dispose().await;
     }
+}
+
+/// Lowers the caps to those of the policy. Those of single kinds come with their terms.
+fn cap(config: &mut registry::Config, policy: &Policy) {
+    let least = |one: Option<usize>, other: Option<usize>| one.into_iter().chain(other).min();
+    let caps = config.caps;
+    config.caps = Caps {
+        per_owner: least(caps.per_owner, policy.tasks_per_owner()),
+        per_kind: least(caps.per_kind, policy.tasks_per_kind()),
+        total: least(caps.total, policy.tasks()),
+    };
 }
 
 /// Raises this process's limit on open files as far as it may. The limit that most

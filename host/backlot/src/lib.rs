@@ -117,6 +117,7 @@ mod config;
 mod console;
 mod exit;
 mod host;
+mod policy;
 mod render;
 mod spill;
 mod threads;
@@ -127,6 +128,7 @@ pub use self::{
     config::{Config, ConfigError, Reload},
     exit::Exit,
     host::{Health, Host, HostError},
+    policy::{PolicyFileError, read_policy, sources},
 };
 pub use backlot_registry as registry;
 pub use backlot_wasm as wasm;

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use backlot_registry::{Channel, Snapshot};
-use backlot_wasm::Description;
+use backlot_registry::{Channel, Kind, Snapshot};
+use backlot_wasm::{Description, Reach};
 use serde::Serialize;
 
 /// Returns the value as a line of JSON.
@@ -128,6 +128,37 @@ pub(crate) struct Check {
     pub(crate) status: &'static str,
     pub(crate) value: String,
     pub(crate) fix: Option<String>,
+}
+
+/// The document of `backlot policy explain --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explained {
+    /// The kind; missing where nothing was explained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+    reaches: Vec<Reached>,
+    /// Why nothing was explained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What a task could reach, and who says so.
+#[derive(Debug, Serialize)]
+struct Reached {
+    what: String,
+    by: String,
+}
+
+impl Explained {
+    pub(crate) fn of(kind: &Kind, reaches: &[Reach]) -> Self {
+        let reached = |it: &Reach| Reached { what: it.what.clone(), by: it.by.clone() };
+        let reaches = reaches.iter().map(reached).collect();
+        Self { kind: Some(kind.to_string()), reaches, error: None }
+    }
+
+    pub(crate) fn refused(error: String) -> Self {
+        Self { kind: None, reaches: Vec::new(), error: Some(error) }
+    }
 }
 
 /// The document of `backlot check --json`.

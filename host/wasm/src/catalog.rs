@@ -25,7 +25,6 @@ use crate::{
     engine::Engine,
     instance::ComponentProducer,
     policy::{Ask, Manifest, Policy, Rules, Sources},
-    terms::Terms,
     trap,
 };
 
@@ -448,8 +447,7 @@ impl Serving {
         ask: &Ask,
         sources: &Sources,
     ) -> Result<ComponentProducer, Refusal> {
-        let terms = Terms::decided(&self.rules, self.manifest.as_ref(), ask, sources)?;
-        Ok(self.component.on_terms(terms))
+        self.component.decided(&self.rules, self.manifest.as_ref(), ask, sources)
     }
 }
 

@@ -362,4 +362,17 @@ mod tests {
         assert!(kind_of(&files[0]).is_err());
         assert_eq!(path_of_kind(folder.path(), &kind_of(&files[1]).unwrap()), files[1]);
     }
+
+    #[test]
+    fn a_manifest_may_be_missing_but_not_broken() {
+        let folder = tempfile::tempdir().unwrap();
+        let wasm = folder.path().join("a.wasm");
+        assert!(manifest_beside(&wasm).unwrap().is_none());
+        std::os::unix::fs::symlink("nowhere", folder.path().join("a.toml")).unwrap();
+        assert!(matches!(manifest_beside(&wasm), Err(KindError::ReadManifest { .. })));
+        fs::remove_file(folder.path().join("a.toml")).unwrap();
+        fs::write(folder.path().join("a.toml"), "dir = 1").unwrap();
+        let error = manifest_beside(&wasm).unwrap_err().to_string();
+        assert!(error.contains("a.toml:1: a manifest has no key `dir`"), "{error}");
+    }
 }

@@ -26,6 +26,7 @@ use crate::{
     grant::OpenGrant,
     limits::{self, Bytes, Exceeded, Limits},
     link::{Call, Link},
+    policy::{Ask, Manifest, Rules, Sources},
     store::{Guest, Recipe, Stdio},
     terms::Terms,
     text, trap,
@@ -45,6 +46,22 @@ impl Component {
         self.on_terms(Terms::given(grant, limits))
     }
 
+    /// Returns a producer that runs the component on the terms that a policy, its
+    /// manifest and what a start asks for come to.
+    ///
+    /// # Errors
+    ///
+    /// A refusal that says which line would allow what is asked for.
+    pub fn decided(
+        &self,
+        rules: &Rules,
+        manifest: Option<&Manifest>,
+        ask: &Ask,
+        sources: &Sources,
+    ) -> Result<ComponentProducer, Refusal> {
+        Ok(self.on_terms(Terms::decided(rules, manifest, ask, sources)?))
+    }
+
     /// Returns a producer that runs the component on these terms.
     pub(crate) fn on_terms(&self, terms: Terms) -> ComponentProducer {
         ComponentProducer { component: self.clone(), terms }
@@ -52,6 +69,11 @@ impl Component {
 }
 
 impl ComponentProducer {
+    /// Returns what its tasks may use.
+    pub fn limits(&self) -> &Limits {
+        &self.terms.limits
+    }
+
     /// Returns the producer with bounds of its own for the stop ladder.
     pub fn with_bounds(self, bounds: StopBounds) -> Self {
         Self { terms: Terms { bounds: Some(bounds), ..self.terms }, ..self }

@@ -7,7 +7,7 @@ use backlot_registry::{Refusal, StopBounds};
 use crate::{
     grant::OpenGrant,
     limits::Limits,
-    policy::{Ask, Manifest, Rules, Sources, decide},
+    policy::{Ask, Denial, Manifest, Rules, Sources, decide},
 };
 
 /// What tasks are started with. Cheap to clone.
@@ -42,7 +42,7 @@ impl Terms {
         sources: &Sources,
     ) -> Result<Self, Refusal> {
         let decision = decide(rules, manifest, ask, sources)
-            .map_err(|denial| Refusal::NotGranted(denial.to_string()))?;
+            .map_err(|denial| Refusal::NotGranted(words(&denial)))?;
         let grant =
             decision.grant.open().map_err(|error| Refusal::NotGranted(error.to_string()))?;
         Ok(Self {
@@ -52,5 +52,15 @@ impl Terms {
             cap: rules.tasks(),
             lines: Some(decision.lines),
         })
+    }
+}
+
+/// Returns what a denial says, less that it is one.
+fn words(denial: &Denial) -> String {
+    match denial {
+        Denial::Policy { asked, why, fix } | Denial::Manifest { asked, why, fix } => {
+            format!("{asked}: {why}; {fix}")
+        }
+        other => other.to_string(),
     }
 }

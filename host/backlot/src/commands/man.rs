@@ -18,7 +18,14 @@ pub(crate) async fn man(console: &Console) -> anyhow::Result<Exit> {
 fn page() -> io::Result<Vec<u8>> {
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
-    let verbs: Vec<Command> = cli.get_subcommands().cloned().collect();
+    let verbs: Vec<Command> = cli
+        .get_subcommands()
+        .flat_map(|verb| {
+            let own = verb.get_subcommands().filter(|own| own.get_name() != "help");
+            std::iter::once(verb).chain(own)
+        })
+        .cloned()
+        .collect();
     let mut page = Vec::new();
     let main = Man::new(cli);
     main.render_title(&mut page)?;
@@ -79,6 +86,7 @@ mod tests {
                 format!(".SH \"BACKLOT {}\"\n.SS SYNOPSIS\n", verb.get_name().to_uppercase());
             assert!(page.contains(&heading), "{heading} is missing:\n{page}");
         }
+        assert!(page.contains(".SH \"BACKLOT POLICY EXPLAIN\"\n.SS SYNOPSIS\n"), "{page}");
         assert!(page.contains(".TH backlot 1"), "{page}");
         assert!(page.contains(".nf\nExit codes: "), "{page}");
         // What all commands have is told once.

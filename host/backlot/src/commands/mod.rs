@@ -5,13 +5,14 @@ mod completions;
 mod doctor;
 mod kinds;
 mod man;
+mod policy;
 mod run;
 
 use anyhow::Context as _;
 use bytes::Bytes;
 
 use crate::{
-    cli::{Cli, Command, Common},
+    cli::{Cli, Command, Common, PolicyCommand},
     console::{Console, is_closed},
     exit::Exit,
     host::Host,
@@ -25,6 +26,7 @@ pub(crate) enum Verb {
     Kinds,
     Check,
     Doctor,
+    Policy,
 }
 
 impl Verb {
@@ -37,6 +39,7 @@ impl Verb {
             Self::Kinds => wire::line(&wire::Kinds::refused(None, error)),
             Self::Check => wire::line(&wire::Report { files: Vec::new(), error: Some(error) }),
             Self::Doctor => wire::line(&wire::Checkup::refused(error)),
+            Self::Policy => wire::line(&wire::Explained::refused(error)),
         }
     }
 }
@@ -48,6 +51,12 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
         Command::Kinds(kinds) => kinds::kinds(kinds, &cli.common, console).await,
         Command::Check(check) => check::check(check, &cli.common, console).await,
         Command::Doctor(doctor) => doctor::doctor(doctor, &cli.common, console).await,
+        Command::Policy(policy) => match policy.verb {
+            PolicyCommand::Check(check) => policy::check(check, &cli.common, console).await,
+            PolicyCommand::Explain(explain) => {
+                policy::explained(explain, &cli.common, console).await
+            }
+        },
         Command::Completions(completions) => completions::completions(completions, console).await,
         Command::Man(_) => man::man(console).await,
     };

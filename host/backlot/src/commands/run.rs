@@ -5,19 +5,21 @@ use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
     future::pending,
-    io,
+    io, mem,
     os::unix::ffi::OsStrExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use backlot_registry::{
-    Caller, Kill, Killed, Mode, Observer, Registry, Start, StartError, Step, StopBounds, Stream,
-    TaskId,
+    Caller, Kill, Killed, Mode, Observer, Registry, Start, StartError, Step, Stream, TaskId,
 };
-use backlot_wasm::{CommandInput, Component, ComponentForm, Grant, Limits};
+use backlot_wasm::{
+    Ask, CommandInput, Component, ComponentForm, ComponentProducer, LimitsAsk, Policy,
+    manifest_beside,
+};
 use bytes::Bytes;
 use tokio::{
     io::AsyncReadExt as _,
@@ -28,9 +30,11 @@ use tokio::{
 use crate::{
     cli::{Common, Run},
     commands::warn,
+    config::Config,
     console::{Console, is_closed},
     exit::Exit,
     host::Host,
+    policy::sources,
     render::{self, Unshown},
     wire::{self, Event, StreamName, Task},
 };
@@ -100,36 +104,36 @@ impl Refused {
     /// Tells it, whether or not anybody reads: the exit code tells it too.
     async fn tell(&self, json: bool, console: &Console) {
         if json {
-            let error = render::one_line(&self.why);
+            let error = render::one_line(&self.why.replace('\n', "; "));
             let event = Event::Refused { error, exit: self.exit.code() };
             let _ = console.out.write(wire::line(&event)).await;
         }
-        console.err.say(&render::complaint(&self.why)).await;
+        // A policy has all that is wrong with it told.
+        for line in self.why.lines() {
+            console.err.say(&render::complaint(line)).await;
+        }
     }
 }
 
 /// Loads, grants and starts what the command line asks for.
-async fn prepare(args: Run, common: &Common, console: &Console) -> Result<(Host, TaskId), Refused> {
-    let limits = Limits {
-        memory: args.memory.unwrap_or(Limits::default().memory),
-        deadline: args.deadline,
-        cpu: args.cpu,
-        ..Limits::default()
-    };
-    let env = args.env.into_iter().collect::<Result<_, _>>();
-    let env = env.map_err(|error| Refused::usage(error.to_string()))?;
-    let grant = Grant { dirs: args.dirs, env, tcp: args.net, ..Grant::default() };
-    let grant = grant.open().map_err(|error| Refused::by(&error))?;
-    let text = match args.input {
-        Some(source) => Some(input(source, limits.input).await?),
-        None => None,
-    };
-    let config = common.config(INSTANCES);
-    let bounds = config.registry.bounds;
+async fn prepare(
+    mut args: Run,
+    common: &Common,
+    console: &Console,
+) -> Result<(Host, TaskId), Refused> {
+    let policy = common.policy().map_err(|error| Refused::usage(error.to_string()))?;
+    let ask = ask(&mut args, &policy)?;
+    let config = Config { policy: policy.clone(), ..common.config(INSTANCES) };
+    let folder = config.plugins.clone();
     let host = Host::start(config).map_err(|error| Refused::by(&error))?;
-    let component = load(&host, &args.target).await?;
+    let (component, file) = load(&host, &folder, &args.target).await?;
     warn(console, &host, common).await;
     let about = component.description();
+    let producer = decided(&policy, &component, &file, &ask)?;
+    let text = match args.input {
+        Some(source) => Some(input(source, producer.limits().input).await?),
+        None => None,
+    };
     let is_program = about.form == ComponentForm::Command;
     if !is_program && !args.args.is_empty() {
         return Err(Refused::usage(format!(
@@ -142,10 +146,6 @@ async fn prepare(args: Run, common: &Common, console: &Console) -> Result<(Host,
         true => CommandInput { args: args.args, stdin: text.unwrap_or_default() }.to_text(),
         false => text.unwrap_or_default(),
     };
-    let mut producer = component.producer(grant, limits);
-    if let Some(grace) = args.grace {
-        producer = producer.with_bounds(StopBounds { grace, ..bounds });
-    }
     let _surface = host.registry().attach_surface("backlot run");
     let start = Start { label, input, owner: None, step: Step::default() };
     match host.registry().start(Arc::new(producer), start).await {
@@ -155,16 +155,67 @@ async fn prepare(args: Run, common: &Common, console: &Console) -> Result<(Host,
     }
 }
 
-/// Loads a component file, or a kind where the target does not look like one.
-async fn load(host: &Host, target: &OsStr) -> Result<Component, Refused> {
+/// Returns what the flags ask for.
+fn ask(args: &mut Run, policy: &Policy) -> Result<Ask, Refused> {
+    let env = mem::take(&mut args.env).into_iter().collect::<Result<Vec<_>, _>>();
+    let env = env.map_err(|error| Refused::usage(error.to_string()))?;
+    let mut dirs = mem::take(&mut args.dirs);
+    for dir in dirs.iter_mut().filter(|_| policy.is_some()) {
+        dir.host = std::path::absolute(&dir.host).map_err(|error| {
+            Refused::usage(format!("the folder {}: {error}", dir.host.display()))
+        })?;
+    }
+    Ok(Ask {
+        dirs: said(dirs),
+        env: said(env),
+        tcp: said(mem::take(&mut args.net)),
+        udp: said(mem::take(&mut args.udp)),
+        http: said(mem::take(&mut args.http)),
+        private: said(mem::take(&mut args.private)),
+        limits: LimitsAsk {
+            memory: args.memory,
+            deadline: args.deadline,
+            cpu: args.cpu,
+            ..LimitsAsk::default()
+        },
+        grace: args.grace,
+        ..Ask::default()
+    })
+}
+
+/// Returns what a flag named, unless it was never there.
+fn said<T>(values: Vec<T>) -> Option<Vec<T>> {
+    (!values.is_empty()).then_some(values)
+}
+
+/// Decides what a task of the component gets, whose file that is.
+fn decided(
+    policy: &Policy,
+    component: &Component,
+    file: &Path,
+    ask: &Ask,
+) -> Result<ComponentProducer, Refused> {
+    let about = component.description();
+    let rules = policy.rules(&about.kind);
+    rules.admits(&about.digest).map_err(|error| Refused::by(&error))?;
+    let manifest = manifest_beside(file)
+        .map_err(|error| Refused { why: error.to_string(), exit: Exit::Refused })?;
+    component
+        .decided(&rules, manifest.as_ref(), ask, &sources(policy))
+        .map_err(|error| Refused::by(&error))
+}
+
+/// Loads a component file, or a kind where the target does not look like one, and
+/// returns it with the file.
+async fn load(host: &Host, folder: &Path, target: &OsStr) -> Result<(Component, PathBuf), Refused> {
     let path = Path::new(target);
     let is_path =
         target.as_bytes().contains(&b'/') || path.extension().is_some_and(|end| end == "wasm");
-    let loaded = match target.to_str() {
-        Some(kind) if !is_path => host.load_kind(kind).await,
-        _ => host.load_file(path).await,
+    let (loaded, file) = match target.to_str() {
+        Some(kind) if !is_path => (host.load_kind(kind).await, folder.join(format!("{kind}.wasm"))),
+        _ => (host.load_file(path).await, path.to_owned()),
     };
-    loaded.map_err(|error| Refused::by(&error))
+    loaded.map(|component| (component, file)).map_err(|error| Refused::by(&error))
 }
 
 /// Reads the input, no further than a task may take.
@@ -439,14 +490,14 @@ impl Decoder {
         let whole = self.held.len() - incomplete_tail(&self.held);
         let rest = self.held.split_off(whole);
         let start = self.offset;
-        let text = String::from_utf8_lossy(&std::mem::replace(&mut self.held, rest)).into_owned();
+        let text = String::from_utf8_lossy(&mem::replace(&mut self.held, rest)).into_owned();
         self.offset = offset + bytes.len() as u64 - self.held.len() as u64;
         (!text.is_empty()).then_some((start, text))
     }
 
     /// Returns what was held, although it is not whole.
     fn finish(&mut self) -> Option<(u64, String)> {
-        let held = std::mem::take(&mut self.held);
+        let held = mem::take(&mut self.held);
         (!held.is_empty()).then(|| (self.offset, String::from_utf8_lossy(&held).into_owned()))
     }
 }

@@ -111,6 +111,13 @@ impl Policy {
         self.0.as_ref()?.tasks_per_owner.as_ref().map(|tasks| tasks.value)
     }
 
+    /// Returns how many tasks of a kind may be live at a time, for kinds whose
+    /// sections say nothing of it.
+    pub fn tasks_per_kind(&self) -> Option<usize> {
+        let defaults = self.0.as_ref()?.defaults.as_ref()?;
+        defaults.tasks.as_ref().map(|tasks| tasks.value)
+    }
+
     /// Returns the secrets, and where the value of each is.
     pub fn secrets(&self) -> impl Iterator<Item = (&str, &SecretSource)> {
         let secrets = self.0.iter().flat_map(|file| &file.secrets);
