@@ -20,6 +20,7 @@ mod floods;
 mod large;
 mod limits;
 mod names;
+mod network;
 mod output;
 mod pipes;
 mod policy;
@@ -27,6 +28,8 @@ mod programs;
 mod reloading;
 mod retention;
 mod sandbox;
+mod secrets;
+mod servers;
 mod starting;
 mod stopping;
 

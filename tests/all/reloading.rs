@@ -120,7 +120,7 @@ impl Fixture {
         let input = arguments(&[pause, times]);
         let start = Start { label: "ver".into(), input, owner: None, step: Step::default() };
         let id = self.host.registry().start(self.producer(), start).await?;
-        Ok(self.host.task_of(id))
+        Ok(self.host.task_by(id))
     }
 
     /// Starts a task that prints its letter until it is stopped.
@@ -169,7 +169,7 @@ async fn a_new_version_serves_new_tasks_and_running_ones_keep_theirs() {
     }
     let start = Start { label: "ver".into(), input: arguments(&["0", "1"]), ..Start::default() };
     let id = fixture.host.registry().start(producer, start).await.unwrap();
-    starts.push(fixture.host.task_of(id));
+    starts.push(fixture.host.task_by(id));
     for task in starts {
         assert_eq!(task.output().await, "B\n");
         assert_eq!(task.now().generation.as_ref(), Some(&generation));
@@ -537,7 +537,7 @@ async fn one_bad_file_stops_neither_the_host_nor_the_others() {
         let producer = catalog.producer(kind, Ask::default());
         let start = Start { input: arguments(&["0", "1"]), ..Start::default() };
         let id = host.registry().start(Arc::new(producer), start).await.unwrap();
-        assert_eq!(host.task_of(id).output().await, letter);
+        assert_eq!(host.task_by(id).output().await, letter);
     }
     let producer = catalog.producer(Kind::new("text").unwrap(), Ask::default());
     let error = host.registry().start(Arc::new(producer), Start::default()).await.unwrap_err();

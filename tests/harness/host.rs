@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use backlot::{
     Config, Host,
     registry::{
-        AgentId, Caller, Kill, KillError, Killed, Mode, Owner, Read, Registry, SessionId, Snapshot,
-        Start, StartError, Step, StopBounds, Stream, SurfaceGuard, TaskId,
+        AgentId, Caller, Channel, Kill, KillError, Killed, Mode, Owner, Producer, Read, Registry,
+        SessionId, Snapshot, Start, StartError, Step, StopBounds, Stream, SurfaceGuard, TaskId,
     },
     wasm::{CommandInput, Compiler, Component, Grant, Limits},
 };
@@ -132,7 +132,17 @@ impl TestHost {
     }
 
     /// Returns a task by its id.
-    pub fn task_of(&self, id: TaskId) -> Task {
+    pub fn task_by(&self, id: TaskId) -> Task {
+        Task { registry: self.registry().clone(), id }
+    }
+
+    /// Starts a task of a producer.
+    ///
+    /// # Panics
+    ///
+    /// When it is refused.
+    pub async fn task_of(&self, producer: Arc<dyn Producer>, start: Start) -> Task {
+        let id = self.registry().start(producer, start).await.expect("the task starts");
         Task { registry: self.registry().clone(), id }
     }
 
@@ -234,6 +244,24 @@ impl Task {
             seen.extend_from_slice(&piece.bytes);
         }
         String::from_utf8_lossy(&seen).into_owned()
+    }
+
+    /// Returns everything that one of the task's streams has held, in pieces of one
+    /// channel each, once the task has ended.
+    ///
+    /// # Panics
+    ///
+    /// When the task was dropped.
+    pub async fn pieces(&self, stream: Stream) -> Vec<(Channel, String)> {
+        let mut pieces = self
+            .registry
+            .observe(&self.id, &Caller::Operator, stream, 0)
+            .expect("the task is known");
+        let mut seen = Vec::new();
+        while let Some(piece) = pieces.next(64 << 10).await {
+            seen.push((piece.channel, String::from_utf8_lossy(&piece.bytes).into_owned()));
+        }
+        seen
     }
 
     /// Asks the task to stop.

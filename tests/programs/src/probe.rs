@@ -26,6 +26,11 @@
 //! paths PATH...            tries to read each path, and prints what came of it
 //! escape DIR               tries to leave DIR in many ways, and prints what came of each
 //! dial HOST:PORT...        tries to connect to each, and prints what came of it
+//! send HOST:PORT BYTES     connects and sends so many bytes, a kilobyte a write
+//! datagram HOST:PORT N...  sends datagrams of so many bytes, and waits for an answer to each
+//! resolve NAME...          looks up each, and prints what came of it
+//! say TEXT...              writes each to stdout and then to stderr, in writes of their own
+//! chance                   prints what the clocks and the random numbers are
 //! hoard PATH COUNT         opens a path so many times, and prints how often it could
 //! sockets COUNT            makes so many TCP sockets, and prints whether it could
 //! open PATH                opens a path for reading, as a blocking call
@@ -34,7 +39,7 @@
 use std::{
     env, fs,
     io::{self, Read as _, Write as _},
-    net::{TcpStream, ToSocketAddrs as _},
+    net::{TcpStream, ToSocketAddrs as _, UdpSocket},
     path::Path,
     process, thread,
     time::Duration,
@@ -172,6 +177,45 @@ fn main() -> io::Result<()> {
             }
             Ok(())
         }
+        ["send", peer, bytes] => {
+            let mut stream = TcpStream::connect(peer)?;
+            let mut left = usize::try_from(number(bytes)).unwrap_or(usize::MAX);
+            let mut sent = 0;
+            while left > 0 {
+                let now = left.min(1 << 10);
+                if let Err(error) = stream.write_all(&vec![b'x'; now]) {
+                    return writeln!(out, "refused after {sent}: {error}");
+                }
+                left -= now;
+                sent += now;
+            }
+            writeln!(out, "sent {sent}")
+        }
+        ["datagram", peer, sizes @ ..] => datagrams(out, peer, sizes),
+        ["resolve", names @ ..] => {
+            for name in names {
+                match (*name, 0).to_socket_addrs() {
+                    Ok(found) => {
+                        let found: Vec<String> =
+                            found.map(|address| address.ip().to_string()).collect();
+                        writeln!(out, "{name}: {}", found.join(" "))?;
+                    }
+                    Err(error) => writeln!(out, "refused {name}: {error}")?,
+                }
+            }
+            Ok(())
+        }
+        ["say", texts @ ..] => {
+            for text in texts {
+                write!(out, "{text}")?;
+                out.flush()?;
+            }
+            for text in texts {
+                write!(io::stderr(), "{text}")?;
+            }
+            Ok(())
+        }
+        ["chance"] => chance(out),
         ["hoard", path, count] => {
             let opened: Result<Vec<_>, _> =
                 (0..number(count)).map(|_| fs::File::open(path)).collect();
@@ -197,6 +241,34 @@ fn main() -> io::Result<()> {
             process::exit(1)
         }
     }
+}
+
+/// Sends datagrams, and prints what came back of each.
+fn datagrams(out: &mut impl io::Write, peer: &str, sizes: &[&str]) -> io::Result<()> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    for size in sizes {
+        let data = vec![b'x'; usize::try_from(number(size)).unwrap_or(usize::MAX)];
+        let mut back = [0; 2 << 10];
+        match socket.send_to(&data, peer).and_then(|_| socket.recv_from(&mut back)) {
+            Ok((count, _)) => writeln!(out, "{size} bytes, {count} back")?,
+            Err(error) => writeln!(out, "refused {size} bytes: {error}")?,
+        }
+    }
+    Ok(())
+}
+
+/// Prints the time of day, a duration and numbers of each generator.
+fn chance(out: &mut impl io::Write) -> io::Result<()> {
+    use wasip2::{
+        clocks::wall_clock,
+        random::{insecure, insecure_seed, random},
+    };
+    let now = wall_clock::now();
+    writeln!(out, "wall {} {}", now.seconds, now.nanoseconds)?;
+    writeln!(out, "monotonic {}", monotonic_clock::now())?;
+    writeln!(out, "random {:?} {}", random::get_random_bytes(9), random::get_random_u64())?;
+    writeln!(out, "insecure {}", insecure::get_insecure_random_u64())?;
+    writeln!(out, "seed {:?}", insecure_seed::insecure_seed())
 }
 
 fn number(text: &str) -> u64 {

@@ -11,6 +11,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     os::fd::AsRawFd as _,
     pin::Pin,
     sync::{Arc, OnceLock},
@@ -153,19 +154,24 @@ impl Sender {
             self.network.denials().tell(Sort::Http, &what);
             return Err(Error::HttpRequestDenied);
         };
-        let stream = timeout(option(|o| o.connect_timeout), self.connect(&server))
-            .await
-            .map_err(|_| Error::ConnectionTimeout)??;
         // The scheme and the authority are for proxies; the peer gets the path.
         *request.uri_mut() = match request.uri().path_and_query() {
             Some(path) => http::Uri::from(path.clone()),
             None => http::Uri::from_static("/"),
         };
         let secrets = self.secrets_for(&server);
-        if let Some(secrets) = &secrets {
-            prepare(secrets, &server, request.headers_mut())?;
-        }
-        let request = self.counted(request)?;
+        let connected = async {
+            let addresses = self.addresses(&server).await?;
+            if let Some(secrets) = &secrets {
+                prepare(secrets, &server, request.headers_mut())?;
+            }
+            // Before there is a connection: a request that may not be made shows nowhere.
+            let request = self.counted(request)?;
+            Ok::<_, Error>((connect(&server, &addresses).await?, request))
+        };
+        let (stream, request) = timeout(option(|o| o.connect_timeout), connected)
+            .await
+            .map_err(|_| Error::ConnectionTimeout)??;
         let (response, connection) = match exchange(stream, request, &option).await {
             Ok(answer) => answer,
             // The server saw a request that was broken off.
@@ -197,8 +203,21 @@ impl Sender {
         secrets.may_go_to(server.scheme, &server.host, server.port).then(|| Arc::clone(secrets))
     }
 
-    /// Returns the request with what it sends counted, if that has a limit.
+    /// Returns where the request may go.
+    async fn addresses(&self, server: &Server) -> Result<Vec<SocketAddr>, Error> {
+        let Server { scheme, host, port } = server;
+        match self.network.addresses(*scheme, host, *port).await {
+            Ok(addresses) => Ok(addresses),
+            Err(RequestError::Denied) => Err(Error::HttpRequestDenied),
+            Err(RequestError::Unknown) => Err(Error::DnsError { rcode: None, info_code: None }),
+        }
+    }
+
+    /// Counts the request, and returns it with its body counted where that has a limit.
     fn counted(&self, request: http::Request<WasiBody>) -> Result<http::Request<WasiBody>, Error> {
+        if !self.network.spend_request() {
+            return Err(Error::HttpRequestDenied);
+        }
         if !self.network.counts_bytes() {
             return Ok(request);
         }
@@ -208,34 +227,23 @@ impl Sender {
         let network = Arc::clone(&self.network);
         Ok(request.map(|body| Counted { body, network }.boxed_unsync()))
     }
+}
 
-    async fn connect(&self, server: &Server) -> Result<Box<dyn Stream>, Error> {
-        let Server { scheme, host, port } = server;
-        let addresses = match self.network.addresses(*scheme, host, *port).await {
-            Ok(addresses) => addresses,
-            Err(RequestError::Denied) => return Err(Error::HttpRequestDenied),
-            Err(RequestError::Unknown) => {
-                return Err(Error::DnsError { rcode: None, info_code: None });
-            }
-        };
-        if !self.network.spend_request() {
-            return Err(Error::HttpRequestDenied);
-        }
-        let stream = TcpStream::connect(&*addresses).await.map_err(Error::Connect)?;
-        if !descriptors::is_for_guests(stream.as_raw_fd()) {
-            return Err(Error::Connect(rustix::io::Errno::NFILE.into()));
-        }
-        if *scheme == Scheme::Http {
-            return Ok(Box::new(stream));
-        }
-        let name = match host {
-            Host::Name(name) => ServerName::try_from(name.clone()),
-            Host::Address(address) => Ok(ServerName::from(*address)),
-        };
-        let name = name.map_err(|_| Error::HttpRequestUriInvalid)?;
-        let connector = TlsConnector::from(tls_config().map_err(Error::Tls)?);
-        Ok(Box::new(connector.connect(name, stream).await.map_err(Error::Tls)?))
+async fn connect(server: &Server, addresses: &[SocketAddr]) -> Result<Box<dyn Stream>, Error> {
+    let stream = TcpStream::connect(addresses).await.map_err(Error::Connect)?;
+    if !descriptors::is_for_guests(stream.as_raw_fd()) {
+        return Err(Error::Connect(rustix::io::Errno::NFILE.into()));
     }
+    if server.scheme == Scheme::Http {
+        return Ok(Box::new(stream));
+    }
+    let name = match &server.host {
+        Host::Name(name) => ServerName::try_from(name.clone()),
+        Host::Address(address) => Ok(ServerName::from(*address)),
+    };
+    let name = name.map_err(|_| Error::HttpRequestUriInvalid)?;
+    let connector = TlsConnector::from(tls_config().map_err(Error::Tls)?);
+    Ok(Box::new(connector.connect(name, stream).await.map_err(Error::Tls)?))
 }
 
 /// Puts the secrets into the headers of a request.
