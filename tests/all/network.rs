@@ -22,8 +22,9 @@ async fn run(host: &TestHost, name: &str, grant: &Grant, args: &[&str]) -> Task 
     host.try_task(&component, &arguments(args), with).await.unwrap()
 }
 
-fn tcp(peers: &[String]) -> Grant {
-    Grant { tcp: peers.iter().map(|peer| peer.parse().unwrap()).collect(), ..Grant::default() }
+fn tcp(peers: &[impl AsRef<str>]) -> Grant {
+    let tcp = peers.iter().map(|peer| peer.as_ref().parse().unwrap()).collect();
+    Grant { tcp, ..Grant::default() }
 }
 
 fn http(servers: &[String]) -> Grant {
@@ -53,7 +54,7 @@ async fn a_name_that_turns_to_a_private_address_leads_nowhere() {
     let direct = format!("127.0.0.1:{}", server.port);
     for inward in [&["127.0.0.1"], &["::ffff:127.0.0.1"], &["64:ff9b::7f00:1"]] {
         let (host, _) = host(inward);
-        let output = run(&host, "fetch", &tcp(&[peer.clone()]), &[&url]).await.output().await;
+        let output = run(&host, "fetch", &tcp(&[&peer]), &[&url]).await.output().await;
         assert!(output.contains("HttpRequestDenied"), "{output}");
         let grant = http(&[format!("http://{peer}")]);
         let task = run(&host, "async_command", &grant, &["fetch", &url]).await;
@@ -62,7 +63,7 @@ async fn a_name_that_turns_to_a_private_address_leads_nowhere() {
         assert!(log.contains("denied: public.example stands for "), "{log}");
         assert!(log.contains("; a name may not; grant its address itself"), "{log}");
         let dial = ["dial", peer.as_str(), direct.as_str()];
-        let output = run(&host, "probe", &tcp(&[peer.clone()]), &dial).await.output().await;
+        let output = run(&host, "probe", &tcp(&[&peer]), &dial).await.output().await;
         assert_eq!(output.matches("refused").count(), 2, "{output}");
     }
     assert_eq!(server.count(), 0);
@@ -180,11 +181,16 @@ async fn datagrams_go_to_granted_peers_and_come_from_them() {
     for program in ["probe", "async_command"] {
         let output = run(&host, program, &grant, &["datagram", &peer, "5", "7"]).await;
         assert_eq!(output.output().await, "5 bytes, 5 back\n7 bytes, 7 back\n", "{program}");
+        let output = run(&host, program, &grant, &["connected", &peer, "5"]).await;
+        assert_eq!(output.output().await, "5 bytes, 5 back\n", "{program}");
+        let task = run(&host, program, &grant, &["connected", &other, "5"]).await;
+        let output = task.output().await;
+        assert!(output.starts_with("refused"), "{program}: {output}");
         let task = run(&host, program, &grant, &["datagram", &other, "5"]).await;
         assert!(task.output().await.starts_with("refused 5 bytes"), "{program}");
         let log = task.log().await;
         assert!(log.contains(&format!("denied: udp {other} is not granted; ")), "{log}");
-        let task = run(&host, program, &tcp(&[peer.clone()]), &["datagram", &peer, "5"]).await;
+        let task = run(&host, program, &tcp(&[&peer]), &["datagram", &peer, "5"]).await;
         let output = task.output().await;
         assert!(!output.contains("back"), "a peer over TCP is none over UDP: {output}");
         assert!(task.log().await.contains("denied: udp is not granted; "), "{program}");
@@ -194,7 +200,7 @@ async fn datagrams_go_to_granted_peers_and_come_from_them() {
 #[tokio::test]
 async fn lookups_are_those_of_listed_names_all_or_none() {
     let (host, _) = host(&["1.2.3.4"]);
-    let grant = |lookup| Grant { lookup, ..tcp(&["*.example.com:1".to_owned()]) };
+    let grant = |lookup| Grant { lookup, ..tcp(&["*.example.com:1"]) };
     for (lookup, listed, any) in
         [(Lookup::None, false, false), (Lookup::Listed, true, false), (Lookup::Any, true, true)]
     {

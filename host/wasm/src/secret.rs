@@ -446,9 +446,9 @@ mod tests {
             patterns in proptest::collection::vec("[ab]{1,6}", 0..4),
             pieces in proptest::collection::vec("[abc]{0,9}", 0..9),
         ) {
-            let patterns: Vec<&[u8]> = patterns.iter().map(|text| text.as_bytes()).collect();
+            let patterns: Vec<&[u8]> = patterns.iter().map(String::as_bytes).collect();
             let text = pieces.concat();
-            let pieces: Vec<&[u8]> = pieces.iter().map(|text| text.as_bytes()).collect();
+            let pieces: Vec<&[u8]> = pieces.iter().map(String::as_bytes).collect();
             let out = in_pieces(&patterns, &pieces);
             proptest::prop_assert_eq!(out, whole(&patterns, text.as_bytes()));
         }

@@ -12,6 +12,7 @@
 //! post URL BYTES     posts so many bytes, and prints the status
 //! send PEER BYTES    connects to an IPv4 address and sends so many bytes
 //! datagram PEER N... sends datagrams of so many bytes, and waits for an answer to each
+//! connected PEER N   the same with one datagram of a socket that is connected
 //! resolve NAME       looks it up, and prints what came of it
 //! chance             prints what the clocks and the random numbers are
 //! ```
@@ -113,6 +114,14 @@ impl wasip3::exports::cli::run::Guest for Program {
                 };
                 print(&said).await
             }
+            ["connected", peer, size] => {
+                let data = vec![b'x'; size.parse().map_err(drop)?];
+                let said = match connected(address(peer)?, data).await {
+                    Ok(count) => format!("{size} bytes, {count} back\n"),
+                    Err(error) => format!("refused {peer}: {error:?}\n"),
+                };
+                print(&said).await
+            }
             ["resolve", name] => {
                 let found = resolve_addresses((*name).to_owned()).await;
                 print(&format!("{found:?}\n")).await
@@ -211,6 +220,14 @@ async fn send(peer: IpSocketAddress, bytes: usize) -> Result<usize, types::Error
     };
     let (taken, ended) = futures::future::join(write, async { sent.await }).await;
     ended.map(|()| taken)
+}
+
+/// Sends a datagram over a socket that is connected, and returns what came back.
+async fn connected(peer: IpSocketAddress, data: Vec<u8>) -> Result<usize, types::ErrorCode> {
+    let socket = UdpSocket::create(IpAddressFamily::Ipv4)?;
+    socket.connect(peer)?;
+    socket.send(data, None).await?;
+    Ok(socket.receive().await?.0.len())
 }
 
 /// Sends datagrams, and says what came back of each.

@@ -28,6 +28,7 @@
 //! dial HOST:PORT...        tries to connect to each, and prints what came of it
 //! send HOST:PORT BYTES     connects and sends so many bytes, a kilobyte a write
 //! datagram HOST:PORT N...  sends datagrams of so many bytes, and waits for an answer to each
+//! connected HOST:PORT N     the same with one datagram of a socket that is connected
 //! resolve NAME...          looks up each, and prints what came of it
 //! say TEXT...              writes each to stdout and then to stderr, in writes of their own
 //! chance                   prints what the clocks and the random numbers are
@@ -192,6 +193,16 @@ fn main() -> io::Result<()> {
             writeln!(out, "sent {sent}")
         }
         ["datagram", peer, sizes @ ..] => datagrams(out, peer, sizes),
+        ["connected", peer, size] => {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            let data = vec![b'x'; usize::try_from(number(size)).unwrap_or(usize::MAX)];
+            let mut back = [0; 2 << 10];
+            let sent = socket.connect(peer).and_then(|()| socket.send(&data));
+            match sent.and_then(|_| socket.recv(&mut back)) {
+                Ok(count) => writeln!(out, "{size} bytes, {count} back"),
+                Err(error) => writeln!(out, "refused {peer}: {error}"),
+            }
+        }
         ["resolve", names @ ..] => {
             for name in names {
                 match (*name, 0).to_socket_addrs() {

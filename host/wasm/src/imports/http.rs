@@ -181,7 +181,7 @@ impl Sender {
         let patience = option(|o| o.between_bytes_timeout);
         let response = response.map(|body| Timed::new(body, patience));
         let response = match secrets {
-            None => response.map(|body| body.boxed_unsync()),
+            None => response.map(http_body_util::BodyExt::boxed_unsync),
             Some(secrets) => {
                 let (mut head, body) = response.into_parts();
                 secrets.mask_headers(&mut head.headers);
