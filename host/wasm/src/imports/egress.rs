@@ -179,7 +179,7 @@ fn send_stream3(
     };
     // One piece is on its way at a time: the sender of it has a place of its own.
     let (sender, pieces) = mpsc::channel(0);
-    let (over, is_over) = oneshot::channel();
+    let (over, mut is_over) = oneshot::channel();
     data.pipe(&mut store, Counter { sender, network, over: Some(over) })?;
     let counted = StreamReader::new(&mut store, Pieces(pieces))?;
     let sent = send(&mut store, socket, counted)?;
@@ -187,8 +187,9 @@ fn send_stream3(
     sent.pipe(&mut store, Ending(Some(end)))?;
     let ended = async move {
         let ended = ended.await.unwrap_or(Ok(()));
-        // By now the counter is gone, or has said that it stopped.
-        Ok::<_, wasmtime::Error>(match is_over.await {
+        // The counter says that it stopped before the socket can hear of it. It may
+        // also be there still, when it is the socket that has ended.
+        Ok::<_, wasmtime::Error>(match is_over.try_recv() {
             Ok(()) => Err(p3::ErrorCode::AccessDenied),
             Err(_) => ended,
         })
