@@ -2,6 +2,7 @@
 
 use std::{
     net::IpAddr,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -10,7 +11,7 @@ use std::{
 
 use backlot::{
     Config,
-    wasm::{Clocks, Egress, Grant, Hints, Limits, Lookup, Random, Resolver},
+    wasm::{Ask, Clocks, Egress, Grant, Lookup, Policy, Random, Resolver, Sources},
 };
 use backlot_tests::{Process, Task, TestHost, With, arguments, program};
 
@@ -301,8 +302,8 @@ async fn bytes_are_counted_on_every_way_and_end_with_their_limit() {
 async fn denials_are_told_in_the_log_with_a_hint_and_have_a_bound() {
     let host = TestHost::start();
     let fetch = host.program("fetch").await;
-    let hints = Hints { http: "ask the operator".into(), ..Hints::default() };
-    let grant = Grant::default().open().unwrap().with_hints(hints);
+    let policy = Policy::parse("[kind.fetch]\nhttp = []", "p.toml", Path::new("/")).unwrap();
+    let rules = policy.rules(&fetch.description().kind);
     let urls: Vec<String> = (1..=30).map(|port| format!("http://10.0.0.1:{port}/")).collect();
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     let start = backlot::registry::Start {
@@ -311,12 +312,14 @@ async fn denials_are_told_in_the_log_with_a_hint_and_have_a_bound() {
         owner: None,
         step: backlot::registry::Step::default(),
     };
-    let producer = Arc::new(fetch.producer(grant, Limits::default()));
-    let task = host.task_of(producer, start).await;
+    let producer = fetch.decided(&rules, None, &Ask::default(), &Sources::default()).unwrap();
+    let task = host.task_of(Arc::new(producer), start).await;
     let output = task.output().await;
     assert_eq!(output.matches("HttpRequestDenied").count(), 30, "{output}");
     let log = task.log().await;
-    assert!(log.starts_with("denied: http://10.0.0.1:1 is not granted; ask the operator\n"));
+    assert!(log.starts_with(
+        "denied: http://10.0.0.1:1 is not granted; list it at p.toml:2 ([kind.fetch] http)\n"
+    ));
     assert_eq!(log.lines().count(), 21, "{log}");
     assert!(log.ends_with("\ndenied: 10 more\n"), "{log}");
 }

@@ -62,52 +62,52 @@ impl Fixture {
         fs::rename(draft, self.at(path)).unwrap();
     }
 
-    /// Waits until the kind is swapped.
-    async fn swapped(&mut self) -> Generation {
-        let swapped = async {
+    /// Waits for a change that `pick` picks something of.
+    async fn change<T>(&mut self, pick: impl Fn(Change) -> Option<T>) -> T {
+        let picked = async {
             loop {
-                if let Some(Change::Swapped { generation, .. }) = self.changes.next().await {
-                    return generation;
+                let change = self.changes.next().await.unwrap();
+                if let Some(picked) = pick(change) {
+                    return picked;
                 }
             }
         };
-        timeout(BOUND, swapped).await.expect("it is swapped within the bound")
+        timeout(BOUND, picked).await.unwrap()
+    }
+
+    /// Waits until the kind is swapped.
+    async fn swapped(&mut self) -> Generation {
+        let pick = |change| match change {
+            Change::Swapped { generation, .. } => Some(generation),
+            _ => None,
+        };
+        self.change(pick).await
     }
 
     /// Waits until a version is refused, and returns why.
     async fn refused(&mut self) -> String {
-        let refused = async {
-            loop {
-                match self.changes.next().await {
-                    Some(Change::Refused { why, .. }) => return why,
-                    Some(Change::Swapped { generation, .. }) => panic!("{generation:?} was taken"),
-                    _ => {}
-                }
-            }
+        let pick = |change| match change {
+            Change::Refused { why, .. } => Some(why),
+            Change::Swapped { generation, .. } => panic!("{generation:?} was taken"),
+            _ => None,
         };
-        timeout(BOUND, refused).await.expect("it is refused within the bound")
+        self.change(pick).await
     }
 
     async fn closed(&mut self) -> KindState {
-        let closed = async {
-            loop {
-                if let Some(Change::Closed { state, .. }) = self.changes.next().await {
-                    return state;
-                }
-            }
+        let pick = |change| match change {
+            Change::Closed { state, .. } => Some(state),
+            _ => None,
         };
-        timeout(BOUND, closed).await.expect("it is closed within the bound")
+        self.change(pick).await
     }
 
     async fn freed(&mut self) -> Generation {
-        let freed = async {
-            loop {
-                if let Some(Change::Freed { generation, .. }) = self.changes.next().await {
-                    return generation;
-                }
-            }
+        let pick = |change| match change {
+            Change::Freed { generation, .. } => Some(generation),
+            _ => None,
         };
-        timeout(BOUND, freed).await.expect("it is freed within the bound")
+        self.change(pick).await
     }
 
     fn producer(&self) -> Arc<dyn Producer> {
@@ -254,7 +254,7 @@ async fn running_tasks_notice_neither_updates_nor_removal() {
     printed_only(&tasks[0], 'A').await;
     fixture.replace("plugins/ver.wasm", b"garbage");
     fixture.refused().await;
-    fs::set_permissions(fixture.at("plugins/ver.wasm"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(fixture.at("plugins/ver.wasm"), fs::Permissions::from_mode(0o0)).unwrap();
     fixture.refused().await;
     fs::remove_file(fixture.at("plugins/ver.wasm")).unwrap();
     fixture.closed().await;
@@ -527,7 +527,7 @@ async fn one_bad_file_stops_neither_the_host_nor_the_others() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(20), settled).await.expect("all are loaded or told");
+    timeout(Duration::from_secs(20), settled).await.unwrap();
     let warnings = host.host.health().warnings;
     for name in bad {
         assert!(warnings.iter().any(|line| line.starts_with(&format!("{name} cannot be run"))));

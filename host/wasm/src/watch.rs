@@ -277,7 +277,11 @@ impl Events {
                 // It went between the look and the watch.
                 Err(_) if !path.exists() => {}
                 Err(error) => {
-                    shared.poll(format!("{} cannot be watched: {}", path.display(), reason(&error)))
+                    shared.poll(format!(
+                        "{} cannot be watched: {}",
+                        path.display(),
+                        reason(&error)
+                    ));
                 }
             }
         }

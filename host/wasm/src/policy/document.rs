@@ -256,7 +256,7 @@ impl Reader {
         entry: &mut impl FnMut(&mut Self, &Value<'_>) -> Option<T>,
     ) -> Vec<Said<T>> {
         let mut entries = Vec::with_capacity(array.len());
-        for value in array.iter() {
+        for value in array {
             let line = self.line_of(value);
             entries.extend(entry(self, value).map(|value| Said { value, line }));
         }
@@ -345,14 +345,14 @@ fn too_deep(text: &str) -> Option<usize> {
     for token in Source::new(text).lex() {
         match token.kind() {
             TokenKind::LeftSquareBracket | TokenKind::LeftCurlyBracket => {
-                (open, dots) = (open + 1, 0)
+                (open, dots) = (open + 1, 0);
             }
             TokenKind::RightSquareBracket | TokenKind::RightCurlyBracket => {
                 (open, dots) = (open.saturating_sub(1), 0);
             }
             TokenKind::Dot => dots += 1,
             TokenKind::Equals | TokenKind::Comma | TokenKind::Newline | TokenKind::Comment => {
-                dots = 0
+                dots = 0;
             }
             _ => {}
         }

@@ -97,9 +97,10 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
         (10, ..) | (172, 16..=31, _) | (192, 168, _) => Some("private"),
         (100, 64..=127, _) => Some("shared"),
         (169, 254, _) => Some("link-local"),
-        (192, 0, 0 | 2) | (198, 51, 100) | (203, 0, 113) | (198, 18..=19, _) => Some("reserved"),
         (224..=239, ..) => Some("multicast"),
-        (240.., ..) => Some("reserved"),
+        (192, 0, 0 | 2) | (198, 51, 100) | (203, 0, 113) | (198, 18..=19, _) | (240.., ..) => {
+            Some("reserved")
+        }
         _ => None,
     }
 }
@@ -117,13 +118,12 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         // An IPv4 address in another dress.
         [0, 0, 0, 0, 0, 0, high, low] => embedded(high, low).or(Some("reserved")),
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
-        [0x64, 0xff9b, 1, ..] => Some("private"),
-        [0x2001, 0xdb8, ..] | [0x100, 0, 0, 0, ..] | [0x3fff, 0..=0xfff, ..] => Some("reserved"),
-        // Teredo hides an address of a private network behind it.
-        [0x2001, 0, ..] => Some("reserved"),
-        [0xfc00..=0xfdff, ..] => Some("private"),
+        // The second is Teredo, which hides an address of a private network behind it.
+        [0x2001, 0xdb8 | 0, ..] | [0x100, 0, 0, 0, ..] | [0x3fff, 0..=0xfff, ..] => {
+            Some("reserved")
+        }
+        [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] | [0x64, 0xff9b, 1, ..] => Some("private"),
         [0xfe80..=0xfebf, ..] => Some("link-local"),
-        [0xfec0..=0xfeff, ..] => Some("private"),
         [0xff00..=0xffff, ..] => Some("multicast"),
         _ => None,
     }

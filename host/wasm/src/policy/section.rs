@@ -230,7 +230,7 @@ pub(super) fn twice<'l, T>(
         let (key, what) = name(&entry.value);
         match first.get(key) {
             Some(first) => {
-                reader.wrong(entry.line, format!("{what}; the first is in line {first}"))
+                reader.wrong(entry.line, format!("{what}; the first is in line {first}"));
             }
             None => {
                 first.insert(key, entry.line);
