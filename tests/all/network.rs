@@ -62,7 +62,7 @@ async fn a_name_that_turns_to_a_private_address_leads_nowhere() {
         assert!(task.output().await.contains("HttpRequestDenied"), "{inward:?}");
         let log = task.log().await;
         assert!(log.contains("denied: public.example stands for "), "{log}");
-        assert!(log.contains("; a name may not; grant its address itself"), "{log}");
+        assert!(log.contains("; a name may not; grant it with --private RANGE"), "{log}");
         let dial = ["dial", peer.as_str(), direct.as_str()];
         let output = run(&host, "probe", &tcp(&[&peer]), &dial).await.output().await;
         assert_eq!(output.matches("refused").count(), 2, "{output}");
@@ -149,7 +149,7 @@ async fn a_server_is_granted_by_scheme_host_and_port_and_is_no_peer() {
     assert_eq!(header(&granted.request(), "host").unwrap(), &urls[0][7..urls[0].len() - 1]);
     let log = task.log().await;
     let line = format!("denied: http://localhost:{} is not granted; ", other.port);
-    assert!(log.contains(&line) && log.contains("--net HOST:PORT"), "{log}");
+    assert!(log.contains(&line) && log.contains("--http URL"), "{log}");
     let output = run(&host, "async_command", &grant, &["fetch", &urls[0]]).await.output().await;
     assert_eq!(output, "200 olleh \n");
     let dial = format!("localhost:{}", granted.port);
@@ -247,7 +247,7 @@ async fn bytes_are_counted_on_every_way_and_end_with_their_limit() {
         udp: vec![format!("127.0.0.1:{datagrams}").parse().unwrap()],
         ..tcp(&[format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", server.port)])
     };
-    let told = "denied: sending more than the 10 KiB that this task may send; raise `egress`";
+    let told = "denied: sending more than the 10 KiB that this task may send; grant more";
 
     let url = format!("http://127.0.0.1:{}/", server.port);
     for (program, post) in [("fetch", vec!["--post"]), ("async_command", vec!["post", &url])] {
