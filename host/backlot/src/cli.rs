@@ -109,6 +109,7 @@ pub(crate) enum Command {
     Kinds(Kinds),
     Check(Check),
     Doctor(Doctor),
+    Plugin(PluginVerb),
     Policy(PolicyVerb),
     Completions(Completions),
     Man(Man),
@@ -253,6 +254,187 @@ With --json, stdout is one JSON document:
   {\"ok\":true|false,\"checks\":[{\"name\":..,\"status\":\"ok\"|\"warn\"|\"fail\",\"value\":..,\"fix\":..|null}]}")]
 pub(crate) struct Doctor {
     /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Look at the kinds of the plugin folder, and change them
+///
+/// The folder says what is to be there. A host that watches it follows within moments:
+/// tasks that run keep the version they were started with, tasks started from then on
+/// run the new one, and what cannot be run changes nothing. Good versions that are
+/// replaced are kept, to go back to.
+#[derive(Debug, Args)]
+pub(crate) struct PluginVerb {
+    #[command(subcommand)]
+    pub(crate) verb: PluginCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginCommand {
+    Ls(PluginLs),
+    Inspect(PluginInspect),
+    Load(PluginLoad),
+    Unload(PluginUnload),
+    Reload(PluginReload),
+    Rollback(PluginRollback),
+    Drain(PluginDrain),
+}
+
+impl PluginCommand {
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Self::Ls(args) => args.json,
+            Self::Inspect(args) => args.json,
+            Self::Load(args) => args.json,
+            Self::Unload(args) => args.json,
+            Self::Reload(args) => args.json,
+            Self::Rollback(args) => args.json,
+            Self::Drain(args) => args.json,
+        }
+    }
+}
+
+/// List the kinds, their versions and what is wrong with them
+///
+/// Prints a line for each: its name, whether it is serving, broken or unloaded, the
+/// beginning of its digest, the version of its contract, and the digests that are kept
+/// to go back to. What is wrong follows on stderr.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 none is broken, 1 some are, 2 usage, 3 nothing can be listed.
+
+Examples:
+  backlot plugin ls
+  backlot plugin ls --json | jq -r '.plugins[] | select(.state != \"serving\").kind'
+
+With --json, stdout is one JSON document:
+  {\"folder\":..,\"plugins\":[{\"kind\":..,\"state\":\"serving\",\"digest\":..,\"contract\":..,\"kept\":[..],..},
+                          {\"kind\":..,\"state\":\"broken\",\"error\":..}]}")]
+pub(crate) struct PluginLs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Tell all there is to tell of a kind
+///
+/// Prints what `check` tells of its file, the versions that are kept, and what a task
+/// of it could reach and which line gives it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 told, 1 it could not be written, 2 usage, 3 there is no such kind, or it cannot be
+run.
+
+Examples:
+  backlot plugin inspect grep
+  backlot plugin inspect grep --json | jq .input_schema")]
+pub(crate) struct PluginInspect {
+    /// The kind
+    pub(crate) kind: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Put a component into the plugin folder, in place of the one of its kind
+///
+/// The component is checked first: what cannot be run, or is not admitted by the
+/// policy, changes nothing. The manifest beside it comes along. The version that is
+/// replaced is kept.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 it is there, 1 it could not be told, 2 usage, 3 refused, and nothing has changed.
+
+Examples:
+  backlot plugin load target/wasm32-wasip2/release/grep.wasm")]
+pub(crate) struct PluginLoad {
+    /// The component file
+    #[arg(value_name = "FILE.wasm")]
+    pub(crate) file: PathBuf,
+    /// Print one JSON document: {"kind":..,"state":..,"digest":..,"kept":[..]}
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Take a kind out of the plugin folder; tasks that run go on
+///
+/// Its version is kept, and comes back with `rollback`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 it is out, 1 it could not be told, 2 usage, 3 there is no such kind, or the folder
+cannot be changed.
+
+Examples:
+  backlot plugin unload grep")]
+pub(crate) struct PluginUnload {
+    /// The kind
+    pub(crate) kind: String,
+    /// Print one JSON document: {"kind":..,"state":..,"digest":..,"kept":[..]}
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Look at a kind anew, or at all of them, and have hosts do so
+///
+/// Hosts that watch the folder do it by themselves when a file changes; this is for
+/// files whose changes they were not told of, and tells what cannot be taken.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 all can be run, 1 some cannot, 2 usage, 3 nothing could be looked at.
+
+Examples:
+  backlot plugin reload
+  backlot plugin reload grep")]
+pub(crate) struct PluginReload {
+    /// The kind [default: all]
+    pub(crate) kind: Option<String>,
+    /// Print one JSON document, as `ls` does
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Go back to a version from before
+///
+/// That is the one that was replaced or unloaded last, unless another is named. The one
+/// that is replaced by it is kept.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 it is back, 1 it could not be told, 2 usage, 3 there is nothing to go back to, or it
+cannot be run any more.
+
+Examples:
+  backlot plugin rollback grep
+  backlot plugin rollback grep --to 3f2a90")]
+pub(crate) struct PluginRollback {
+    /// The kind
+    pub(crate) kind: String,
+    /// The digest of the version, or the beginning of it
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) to: Option<String>,
+    /// Print one JSON document: {"kind":..,"state":..,"digest":..,"kept":[..]}
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Take a kind out of the plugin folder, and wait until its last task has ended
+///
+/// Waits for all hosts of this user on this machine that can still run it: those that
+/// watch the folder let go of it at once, and others when they end.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 none runs it any more, 1 some still do after the timeout, 2 usage, 3 there is no such
+kind, or the folder cannot be changed.
+
+Examples:
+  backlot plugin drain grep --timeout 10m && backlot plugin load ./grep.wasm")]
+pub(crate) struct PluginDrain {
+    /// The kind
+    pub(crate) kind: String,
+    /// How long to wait [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Print one JSON document: {"kind":..,"state":..,"digest":..,"kept":[..]}
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -404,6 +586,7 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
         "kinds" => Some(Verb::Kinds),
         "doctor" => Some(Verb::Doctor),
         "check" => Some(Verb::Check),
+        "plugin" => Some(Verb::Plugin),
         "policy" => Some(Verb::Policy),
         _ => None,
     })

@@ -159,20 +159,24 @@ impl Host {
         let stuck = (stuck_threads > 0).then(|| {
             format!("{stuck_threads} threads are stuck in file calls of guests, and lost meanwhile")
         });
-        let cache = self.engine.cache().and_then(Cache::trouble);
         Health {
             registry: self.registry.health(),
             tasks: self.engine.instances(),
             capacity: self.engine.capacity(),
             guest_memory: self.engine.guest_memory(),
             stuck_threads,
-            warnings: [self.warnings.clone(), self.plugin_warnings()]
+            warnings: [self.warnings(), self.plugin_warnings()]
                 .into_iter()
                 .flatten()
-                .chain(cache)
                 .chain(stuck)
                 .collect(),
         }
+    }
+
+    /// Returns what of the host itself does not work as it should, a line each.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let cache = self.engine.cache().and_then(Cache::trouble);
+        self.warnings.iter().cloned().chain(cache).collect()
     }
 
     /// Returns what is wrong with the plugin folder and what came from it, a line each.

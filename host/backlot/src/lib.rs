@@ -119,6 +119,7 @@ mod exit;
 mod host;
 mod policy;
 mod render;
+mod shelf;
 mod spill;
 mod threads;
 mod wire;

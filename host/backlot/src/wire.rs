@@ -7,6 +7,8 @@ use backlot_registry::{Channel, Kind, Snapshot};
 use backlot_wasm::{Description, Reach};
 use serde::Serialize;
 
+use crate::shelf::Kept;
+
 /// Returns the value as a line of JSON.
 pub(crate) fn line(value: &impl Serialize) -> String {
     match serde_json::to_string(value) {
@@ -64,6 +66,8 @@ pub(crate) struct Task {
     peak_memory_bytes: Option<u64>,
     generation: Option<u64>,
     digest: Option<String>,
+    /// What it may reach and use, a line each.
+    grant: Option<Vec<String>>,
 }
 
 impl Task {
@@ -82,6 +86,7 @@ impl Task {
             peak_memory_bytes: snapshot.usage.map(|usage| usage.peak_memory),
             generation: snapshot.generation.as_ref().map(|generation| generation.number),
             digest: snapshot.generation.as_ref().map(|generation| generation.digest.to_string()),
+            grant: snapshot.grant.as_ref().map(|lines| lines.to_vec()),
         }
     }
 }
@@ -149,10 +154,15 @@ struct Reached {
     by: String,
 }
 
+impl Reached {
+    fn of(reach: &Reach) -> Self {
+        Self { what: reach.what.clone(), by: reach.by.clone() }
+    }
+}
+
 impl Explained {
     pub(crate) fn of(kind: &Kind, reaches: &[Reach]) -> Self {
-        let reached = |it: &Reach| Reached { what: it.what.clone(), by: it.by.clone() };
-        let reaches = reaches.iter().map(reached).collect();
+        let reaches = reaches.iter().map(Reached::of).collect();
         Self { kind: Some(kind.to_string()), reaches, error: None }
     }
 
@@ -168,6 +178,116 @@ pub(crate) struct Report {
     /// Why no file was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+}
+
+/// The document of `backlot plugin ls --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Plugins {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) folder: Option<String>,
+    pub(crate) plugins: Vec<Plugin>,
+    /// Why no kind was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+/// A kind of a plugin folder, as it is or as a verb has left it.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Plugin {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+    /// `serving`, `unloaded` or `broken`; `refused` where nothing was done.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contract: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    form: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<String>,
+    /// The digests of the versions that are kept, the last one first.
+    kept: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Plugin {
+    pub(crate) fn of(about: &Description, kept: Vec<String>) -> Self {
+        Self {
+            contract: about.contract,
+            form: Some(about.form.to_string()),
+            summary: Some(about.summary.clone()),
+            ..Self::done(&about.kind, "serving", Some(about.digest.to_string()), kept)
+        }
+    }
+
+    pub(crate) fn done(
+        kind: &Kind,
+        state: &'static str,
+        digest: Option<String>,
+        kept: Vec<String>,
+    ) -> Self {
+        Self { kind: Some(kind.to_string()), state, digest, kept, ..Self::default() }
+    }
+
+    pub(crate) fn broken(kind: Option<String>, why: String, kept: Vec<String>) -> Self {
+        Self { kind, state: "broken", kept, error: Some(why), ..Self::default() }
+    }
+
+    pub(crate) fn refused(why: String) -> Self {
+        Self { state: "refused", error: Some(why), ..Self::default() }
+    }
+
+    pub(crate) fn is_ok(&self) -> bool {
+        self.error.is_none()
+    }
+
+    pub(crate) fn kind(&self) -> Option<&str> {
+        self.kind.as_deref()
+    }
+
+    pub(crate) fn state(&self) -> &str {
+        self.state
+    }
+
+    pub(crate) fn digest(&self) -> Option<&str> {
+        self.digest.as_deref()
+    }
+
+    pub(crate) fn contract(&self) -> Option<&str> {
+        self.contract
+    }
+
+    pub(crate) fn kept(&self) -> &[String] {
+        &self.kept
+    }
+
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+}
+
+/// The document of `backlot plugin inspect --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Inspected {
+    file: String,
+    #[serde(flatten)]
+    component: Component,
+    /// The digests of the versions that are kept, the last one first.
+    kept: Vec<String>,
+    reaches: Vec<Reached>,
+}
+
+impl Inspected {
+    pub(crate) fn of(file: &Path, about: &Description, kept: &[Kept], reaches: &[Reach]) -> Self {
+        Self {
+            file: file.display().to_string(),
+            component: Component::of(about),
+            kept: kept.iter().map(|kept| kept.digest.clone()).collect(),
+            reaches: reaches.iter().map(Reached::of).collect(),
+        }
+    }
 }
 
 /// What became of loading a file.

@@ -72,6 +72,11 @@ impl ComponentDigest {
     }
 }
 
+/// Returns the digest of a component as it is shown: `sha256:` and 64 hexadecimal digits.
+pub fn digest_of(component: &[u8]) -> String {
+    format!("sha256:{}", ComponentDigest::of(component))
+}
+
 impl fmt::Display for ComponentDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -30,6 +30,7 @@ use crate::{
     engine::Engine,
     grant::OpenGrant,
     limits::Limits,
+    live::Mark,
     profile::MEMORIES,
     schema::Schema,
     store::{Guest, Recipe, Stdio},
@@ -62,6 +63,8 @@ pub(crate) struct Loaded {
 #[derive(Default)]
 pub(crate) struct Life {
     tasks: AtomicUsize,
+    /// Tells other processes that this one can run it.
+    mark: OnceLock<Mark>,
     farewell: OnceLock<Farewell>,
 }
 
@@ -371,6 +374,12 @@ impl Loaded {
     /// Returns how many tasks run it.
     pub(crate) fn tasks(&self) -> usize {
         self.life.tasks.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a mark as long as it is there.
+    pub(crate) fn bear(&self, mark: Mark) {
+        // One is as good as another.
+        let _ = self.life.mark.set(mark);
     }
 
     /// Has an announcer told when its code is let go of.

@@ -221,6 +221,42 @@ pub(crate) fn named(
     }
 }
 
+/// A component that can be run, with what it was read from.
+#[derive(Debug)]
+pub struct Checked {
+    /// The component.
+    pub component: Component,
+    /// What its file held.
+    pub bytes: Vec<u8>,
+    /// What the manifest beside it held, if there is one.
+    pub manifest: Option<String>,
+}
+
+/// Loads the component in a file and what it asks for, and keeps what was read: to be
+/// put elsewhere as it was checked. A program is called `name`, or else by its file.
+///
+/// # Errors
+///
+/// When the file or the manifest beside it cannot be read, or is wrong.
+pub async fn load_checked(
+    engine: &Engine,
+    path: &Path,
+    name: Option<&Kind>,
+) -> Result<Checked, KindError> {
+    let owned = path.to_owned();
+    let read = move || {
+        let manifest = manifest_text(&owned)?;
+        Ok::<_, KindError>((Opened::at(&owned)?.read()?, manifest))
+    };
+    let (bytes, manifest) = on_a_thread(read).await?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = name.map_or(&*stem, Kind::as_str);
+    let component = Component::load(engine, name, bytes.clone(), 1)
+        .await
+        .map_err(|source| KindError::Load { path: path.to_owned(), source })?;
+    Ok(Checked { component, bytes, manifest: manifest.map(|(text, _)| text) })
+}
+
 /// Returns the files of a plugin folder that are meant to be kinds, in order. Hidden
 /// ones are not: editors and copies in the making put those there.
 ///
@@ -264,9 +300,16 @@ pub fn path_of_kind(folder: &Path, kind: &Kind) -> PathBuf {
 ///
 /// When there is one that cannot be read or is wrong.
 pub fn manifest_beside(component: &Path) -> Result<Option<Manifest>, KindError> {
+    Ok(manifest_text(component)?.map(|(_, manifest)| manifest))
+}
+
+fn manifest_text(component: &Path) -> Result<Option<(String, Manifest)>, KindError> {
     let path = component.with_extension("toml");
     match small_text(&path, MANIFEST_BYTES) {
-        Ok(text) => Ok(Some(Manifest::parse(&text, &path.display().to_string())?)),
+        Ok(text) => {
+            let manifest = Manifest::parse(&text, &path.display().to_string())?;
+            Ok(Some((text, manifest)))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(None),
         Err(source) => Err(KindError::ReadManifest { path, source }),
     }

@@ -32,6 +32,7 @@ mod instance;
 mod kind;
 mod limits;
 mod link;
+mod live;
 mod memory;
 mod meter;
 mod network;
@@ -52,7 +53,7 @@ mod trap;
 mod watch;
 
 pub use self::{
-    cache::{Cache, CacheError, FileStamp},
+    cache::{Cache, CacheError, FileStamp, digest_of},
     capacity::{Bound, Capacity, Machine, address_space},
     catalog::{ComponentCatalog, DrainError, RollbackError, UnknownKind},
     check::{ComponentForm, NotRunnable},
@@ -62,13 +63,14 @@ pub use self::{
     contract::CONTRACT_VERSION,
     engine::{Engine, EngineConfig, EngineError},
     folder::{
-        KindError, kind_files, kind_of, load_file, load_kind_file, manifest_beside, path_of_kind,
-        small_text,
+        Checked, KindError, kind_files, kind_of, load_checked, load_file, load_kind_file,
+        manifest_beside, path_of_kind, small_text,
     },
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
     kind::KindProducer,
     limits::Limits,
+    live::wait_until_unused,
     policy::{
         Access, Ask, Clocks, Decision, Denial, DirGrant, Egress, EnvGrant, Grant, GrantError,
         Hints, LimitsAsk, Lookup, Manifest, Origin, Peer, PeerError, PeerHost, Policy, PolicyError,

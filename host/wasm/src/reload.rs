@@ -17,10 +17,11 @@ use futures::{StreamExt as _, stream};
 
 use crate::{
     cache::FileStamp,
-    catalog::{ComponentCatalog, DrainError, UnknownKind},
+    catalog::{ComponentCatalog, DrainError, RollbackError, UnknownKind},
     component::Component,
     engine::Engine,
     folder::{KindError, Opened, kind_files, kind_of, manifest_beside, named, path_of_kind},
+    live::Mark,
     plan::{Known, Look, Plan, Seen, Stamp, Step},
     process::on_a_thread,
 };
@@ -175,6 +176,25 @@ impl Plugins {
         self.0.catalog.drain(kind).await
     }
 
+    /// Has a kind go back to a good version from before, as
+    /// [`ComponentCatalog::rollback`] does. Its file stays as it is, and is taken once it
+    /// changes.
+    ///
+    /// # Errors
+    ///
+    /// As that.
+    pub async fn rollback(
+        &self,
+        kind: &Kind,
+        number: Option<u64>,
+    ) -> Result<Generation, RollbackError> {
+        let generation = self.0.catalog.rollback(kind, number).await?;
+        if let Some(component) = self.0.catalog.current(kind) {
+            self.mark(kind, &component).await;
+        }
+        Ok(generation)
+    }
+
     fn hold(&self, kind: &Kind) -> Result<(), UnknownKind> {
         if self.0.catalog.kind(kind).is_none() {
             return Err(UnknownKind(kind.clone()));
@@ -288,6 +308,7 @@ impl Plugins {
                     Ok(current)
                 }
                 None => {
+                    self.mark(kind, &component).await;
                     turn.swap(component.clone(), manifest);
                     Ok(component)
                 }
@@ -302,6 +323,18 @@ impl Plugins {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Tells other processes that this one can run the kind, as far as that can be told.
+    async fn mark(&self, kind: &Kind, component: &Component) {
+        let (folder, of) = (self.0.folder.clone(), kind.clone());
+        let set = on_a_thread(move || {
+            Mark::set(&folder, &of).map_err(|source| KindError::Read { path: folder, source })
+        });
+        match set.await {
+            Ok(mark) => component.0.bear(mark),
+            Err(error) => tracing::debug!(%kind, %error, "nobody can wait for its end"),
         }
     }
 

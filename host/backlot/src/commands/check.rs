@@ -61,7 +61,7 @@ pub(crate) async fn check(args: Check, common: &Common, console: &Console) -> an
 
 /// Returns what people read about a component. What it says of itself is its
 /// own, so each line is made safe to show.
-fn text(file: &Path, about: &Description) -> String {
+pub(super) fn text(file: &Path, about: &Description) -> String {
     let mut lines = vec![render::one_line(&file.display().to_string())];
     let mut line = |name: &str, value: &str| {
         let most = if name == "input" { SCHEMA_BYTES } else { render::LINE_BYTES };

@@ -5,6 +5,7 @@ mod completions;
 mod doctor;
 mod kinds;
 mod man;
+mod plugin;
 mod policy;
 mod run;
 
@@ -26,6 +27,7 @@ pub(crate) enum Verb {
     Kinds,
     Check,
     Doctor,
+    Plugin,
     Policy,
 }
 
@@ -39,6 +41,7 @@ impl Verb {
             Self::Kinds => wire::line(&wire::Kinds::refused(None, error)),
             Self::Check => wire::line(&wire::Report { files: Vec::new(), error: Some(error) }),
             Self::Doctor => wire::line(&wire::Checkup::refused(error)),
+            Self::Plugin => wire::line(&wire::Plugin::refused(error)),
             Self::Policy => wire::line(&wire::Explained::refused(error)),
         }
     }
@@ -51,6 +54,7 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
         Command::Kinds(kinds) => kinds::kinds(kinds, &cli.common, console).await,
         Command::Check(check) => check::check(check, &cli.common, console).await,
         Command::Doctor(doctor) => doctor::doctor(doctor, &cli.common, console).await,
+        Command::Plugin(verb) => plugin::plugin(verb, &cli.common, console).await,
         Command::Policy(policy) => match policy.verb {
             PolicyCommand::Check(check) => policy::check(check, &cli.common, console).await,
             PolicyCommand::Explain(explain) => {
@@ -69,7 +73,7 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
 /// Tells what does not work as it should on a host, unless nobody wants to hear.
 async fn warn(console: &Console, host: &Host, common: &Common) {
     if !common.quiet {
-        for warning in host.health().warnings {
+        for warning in host.warnings() {
             console.err.say(&render::complaint(&format!("warning: {warning}"))).await;
         }
     }
