@@ -140,6 +140,23 @@ fn only_a_listed_digest_is_run() {
     assert!(ended.stderr.contains(":2 ([kind.noop] digest) does not list it"), "{}", ended.stderr);
 }
 
+/// A component names itself, and what a kind is given is not for whoever takes its name.
+#[test]
+fn a_file_that_is_named_otherwise_is_not_the_kind() {
+    let place = Place::with(DATA);
+    fs::copy(kind("grep"), place.at("harmless.wasm")).unwrap();
+    fs::copy(kind("grep"), place.at("grep.wasm")).unwrap();
+    let input = r#"{"pattern":"needle","path":"/in"}"#;
+    let run = |file: &str| {
+        let file = place.at(file).display().to_string();
+        place.run(&["run", &file, "--input", input])
+    };
+    let ended = run("harmless.wasm");
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(3), ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("describes itself as `grep`"), "{}", ended.stderr);
+    assert_eq!(run("grep.wasm").code, Some(0));
+}
+
 #[test]
 fn a_policy_that_is_wrong_stops_every_start() {
     let wrong = "[kind.grep]\ndrs = []\nmemory = 0\n";

@@ -86,6 +86,11 @@ impl Common {
         config
     }
 
+    /// Returns the configuration of a host that starts tasks, with the policy.
+    pub(crate) fn config_with_policy(&self, instances: u32) -> Result<Config, PolicyFileError> {
+        Ok(Config { policy: self.policy()?, ..self.config(instances) })
+    }
+
     /// Returns the file that has the policy, if there is one.
     pub(crate) fn policy_file(&self) -> Option<PathBuf> {
         named(self.policy.as_deref(), "BACKLOT_POLICY").or_else(config::default_policy)

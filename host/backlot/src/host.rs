@@ -272,3 +272,26 @@ pub(crate) fn raise_open_files() {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_lowers_caps_and_raises_none() {
+        let text = "[host]\ntasks = 9\n[defaults]\ntasks = 3";
+        let policy = Policy::parse(text, "p.toml", Path::new("/")).unwrap();
+        let capped = |per_kind, total| {
+            let caps = Caps { per_owner: None, per_kind, total };
+            let mut config = registry::Config { caps, ..registry::Config::default() };
+            cap(&mut config, &policy);
+            (config.caps.total, config.caps.per_kind)
+        };
+        assert_eq!(capped(None, None), (Some(9), Some(3)));
+        assert_eq!(capped(Some(5), Some(2)), (Some(2), Some(3)));
+        assert_eq!(capped(Some(1), Some(2)), (Some(2), Some(1)));
+        let mut config = registry::Config::default();
+        cap(&mut config, &Policy::default());
+        assert_eq!(config.caps, Caps::default());
+    }
+}

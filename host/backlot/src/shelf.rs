@@ -83,16 +83,27 @@ impl Shelf {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             manifest => Some(manifest?),
         };
-        // Out of the way first, so that it does not push another one out.
-        let aside = kept.file.with_extension("back");
-        fs::rename(&kept.file, &aside)?;
-        match self.put(kind, &component, manifest.as_deref()) {
-            Ok(()) => {
-                remove(&aside)?;
-                remove(&kept.file.with_extension("toml"))
+        // Out of the way first: its number may be given anew, and it is not to push
+        // another one out.
+        let aside = |path: &Path, there: bool| {
+            let away = path.with_extension(format!("{}-back", ending(path)));
+            let (from, to) = if there { (path, &*away) } else { (&*away, path) };
+            match fs::rename(from, to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(away),
+                moved => moved.map(|()| away),
             }
+        };
+        let files = [kept.file.clone(), kept.file.with_extension("toml")];
+        let mut away = Vec::new();
+        for file in &files {
+            away.push(aside(file, true)?);
+        }
+        match self.put(kind, &component, manifest.as_deref()) {
+            Ok(()) => away.iter().try_for_each(|path| remove(path)),
             Err(error) => {
-                let _ = fs::rename(&aside, &kept.file);
+                for file in &files {
+                    let _ = aside(file, false);
+                }
                 Err(error)
             }
         }
@@ -179,6 +190,10 @@ fn folder_of(folder: &Path, kind: &Kind) -> PathBuf {
     folder.join(SHELF).join(kind.as_str())
 }
 
+fn ending(path: &Path) -> &str {
+    path.extension().and_then(|ending| ending.to_str()).unwrap_or_default()
+}
+
 fn discard(kept: &Kept) -> io::Result<()> {
     remove(&kept.file.with_extension("toml"))?;
     remove(&kept.file)
@@ -241,6 +256,6 @@ mod tests {
         assert_eq!((at("a.wasm"), at("a.toml")), (Some("2".into()), None));
         assert_eq!(digests(folder.path()), [digest_of(b"1")]);
         let names: Vec<_> = fs::read_dir(folder.path().join(".backlot/a")).unwrap().collect();
-        assert_eq!(names.len(), 2, "nothing is left over: {names:?}");
+        assert_eq!(names.len(), 2, "the version and its manifest: {names:?}");
     }
 }

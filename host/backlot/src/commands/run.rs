@@ -17,7 +17,7 @@ use backlot_registry::{
     Caller, Kill, Killed, Mode, Observer, Registry, Start, StartError, Step, Stream, TaskId,
 };
 use backlot_wasm::{
-    Ask, CommandInput, Component, ComponentForm, ComponentProducer, LimitsAsk, Policy,
+    Ask, CommandInput, Component, ComponentForm, ComponentProducer, KindError, LimitsAsk, Policy,
     manifest_beside,
 };
 use bytes::Bytes;
@@ -30,7 +30,6 @@ use tokio::{
 use crate::{
     cli::{Common, Run},
     commands::warn,
-    config::Config,
     console::{Console, is_closed},
     exit::Exit,
     host::Host,
@@ -121,15 +120,15 @@ async fn prepare(
     common: &Common,
     console: &Console,
 ) -> Result<(Host, TaskId), Refused> {
-    let policy = common.policy().map_err(|error| Refused::usage(error.to_string()))?;
-    let ask = ask(&mut args, &policy)?;
-    let config = Config { policy: policy.clone(), ..common.config(INSTANCES) };
+    let config = common.config_with_policy(INSTANCES);
+    let config = config.map_err(|error| Refused::usage(error.to_string()))?;
+    let ask = ask(&mut args, &config.policy)?;
     let folder = config.plugins.clone();
     let host = Host::start(config).map_err(|error| Refused::by(&error))?;
     let (component, file) = load(&host, &folder, &args.target).await?;
     warn(console, &host, common).await;
     let about = component.description();
-    let producer = decided(&policy, &component, &file, &ask)?;
+    let producer = decided(host.policy(), &component, &file, &ask)?;
     let text = match args.input {
         Some(source) => Some(input(source, producer.limits().input).await?),
         None => None,
@@ -196,6 +195,14 @@ fn decided(
     ask: &Ask,
 ) -> Result<ComponentProducer, Refused> {
     let about = component.description();
+    // What a policy gives to a kind is for the file that a person knows by that name,
+    // not for any that says so of itself.
+    let is_named = about.form == ComponentForm::Command
+        || file.file_stem().is_some_and(|stem| stem == about.kind.as_str());
+    if policy.is_some() && !is_named {
+        let other = KindError::OtherKind { path: file.to_owned(), found: about.kind.clone() };
+        return Err(Refused::by(&other));
+    }
     let rules = policy.rules(&about.kind);
     rules.admits(&about.digest).map_err(|error| Refused::by(&error))?;
     let manifest = manifest_beside(file)

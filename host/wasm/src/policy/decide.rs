@@ -20,6 +20,7 @@ use crate::{
         document::{List, Said},
         file::SecretSource,
         grant::{Clocks, DirGrant, Egress, EnvGrant, Grant, Lookup, Random, SecretGrant},
+        hints::Hints,
         limit::{Limit, LimitsAsk},
         manifest::Manifest,
         net::{Origin, Peer, Range},
@@ -150,29 +151,6 @@ fn lost(source: &SecretSource) -> String {
     }
 }
 
-/// A sort of what tasks may reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    /// Folders.
-    Folder,
-    /// Environment variables.
-    Env,
-    /// Peers over TCP.
-    Tcp,
-    /// Peers over UDP.
-    Udp,
-    /// HTTP servers.
-    Http,
-    /// Special-purpose addresses that names stand for.
-    Private,
-    /// Looking up names.
-    Lookup,
-    /// How much may be sent.
-    Egress,
-    /// Secrets.
-    Secret,
-}
-
 /// Decides what a task gets: what its plugin asks for, as far as the policy lets it
 /// and the start wants it.
 ///
@@ -204,7 +182,7 @@ pub fn decide(
     let limits = judge.limits(&ask.limits)?;
     let bounds = judge.bounds(ask.grace)?;
     let lines = lines(&grant, &limits).into();
-    let hints = Hints(Some((rules.clone(), manifest.cloned())));
+    let hints = Hints::new(rules, manifest, ask);
     Ok(Decision { grant, limits, bounds, lines, hints })
 }
 
@@ -784,96 +762,6 @@ fn lines(grant: &Grant, limits: &Limits) -> Vec<String> {
     lines
 }
 
-/// What would have allowed what a task is denied while it runs. Cheap to clone; the
-/// words are made when they are wanted.
-///
-/// The default is that of a task without a policy.
-#[derive(Clone, Debug, Default)]
-pub struct Hints(Option<(Rules, Option<Manifest>)>);
-
-impl Hints {
-    /// Returns what to do to have something of that sort granted.
-    pub fn of(&self, sort: Sort) -> String {
-        let with_policy = self.0.as_ref().filter(|(rules, _)| rules.has_policy());
-        let mut hint = match with_policy {
-            Some((rules, _)) => sort.line(rules),
-            None => sort.flag().to_owned(),
-        };
-        let manifest = self.0.as_ref().and_then(|(_, manifest)| manifest.as_ref());
-        if let Some((manifest, key)) = manifest.zip(sort.asked_for_as()) {
-            hint.push_str(&format!(", and have {key} of {} ask for it", manifest.source()));
-        }
-        hint
-    }
-}
-
-impl Sort {
-    /// Returns the key that a policy has for it.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Folder => "dirs",
-            Self::Env => "env",
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Http => "http",
-            Self::Private => "private",
-            Self::Lookup => "lookup",
-            Self::Egress => "egress",
-            Self::Secret => "secrets",
-        }
-    }
-
-    /// Returns the key that manifests have for it, if they have one.
-    fn asked_for_as(self) -> Option<&'static str> {
-        (self != Self::Private).then(|| self.key())
-    }
-
-    /// Returns the words for a start without a policy.
-    fn flag(self) -> &'static str {
-        match self {
-            Self::Folder => "grant it with --dir HOST[::GUEST][:ro|rw]",
-            Self::Env => "grant it with --env NAME=VALUE",
-            Self::Tcp => "grant it with --net HOST:PORT",
-            Self::Udp => "grant it with --udp HOST:PORT",
-            Self::Http => "grant it with --http URL",
-            Self::Private => "grant it with --private RANGE",
-            Self::Lookup => "grant the name with --net HOST:PORT or --udp HOST:PORT",
-            Self::Egress => "grant more, or set no bound",
-            Self::Secret => "define it in a policy, which --policy FILE names",
-        }
-    }
-
-    /// Returns the words for a start under that policy.
-    fn line(self, rules: &Rules) -> String {
-        let key = self.key();
-        /// Returns where the key stands, if it does.
-        fn at<T>(
-            rules: &Rules,
-            key: &str,
-            of: impl Fn(&Section) -> Option<&Said<T>>,
-        ) -> Option<String> {
-            rules.merged.pick(of).map(|given| rules.at(&given, key))
-        }
-        let at = match self {
-            Self::Folder => at(rules, key, |section| section.dirs.as_ref()),
-            Self::Env => at(rules, key, |section| section.env.as_ref()),
-            Self::Tcp => at(rules, key, |section| section.common.tcp.as_ref()),
-            Self::Udp => at(rules, key, |section| section.common.udp.as_ref()),
-            Self::Http => at(rules, key, |section| section.common.http.as_ref()),
-            Self::Private => at(rules, key, |section| section.private.as_ref()),
-            Self::Lookup => at(rules, key, |section| section.common.lookup.as_ref()),
-            Self::Egress => at(rules, key, |section| section.common.egress.as_ref()),
-            Self::Secret => at(rules, key, |section| section.secrets.as_ref()),
-        };
-        match (at, self) {
-            (Some(at), Self::Egress) => format!("raise it at {at}"),
-            (Some(at), Self::Lookup) => format!("widen it at {at}"),
-            (Some(at), _) => format!("list it at {at}"),
-            (None, _) => rules.add(key),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -1184,26 +1072,6 @@ env = 'S'
         let error = decide(&rules(POLICY, "fetch"), None, &Ask::default(), &Sources::default());
         let says = "the secret `s` has no value: the host's variable S is not set";
         assert_eq!(error.unwrap_err().to_string(), says);
-    }
-
-    #[test]
-    fn hints_name_the_line_or_the_flag() {
-        let hints = |policy: &str, kind: &str, wanted: Option<&str>| {
-            let wanted = wanted.map(manifest);
-            decide(&rules(policy, kind), wanted.as_ref(), &Ask::default(), &sources())
-                .unwrap()
-                .hints
-        };
-        let fetch = hints(POLICY, "fetch", None);
-        assert_eq!(fetch.of(Sort::Tcp), "list it at p.toml:8 ([kind.fetch] tcp)");
-        assert_eq!(fetch.of(Sort::Egress), "raise it at p.toml:14 ([kind.fetch] egress)");
-        let bare = hints(POLICY, "bare", Some("tcp = []"));
-        assert_eq!(
-            bare.of(Sort::Tcp),
-            "add tcp to [kind.bare], which begins at p.toml:19, and have tcp of m.toml ask for it"
-        );
-        assert_eq!(hints("none", "a", None).of(Sort::Folder), Hints::default().of(Sort::Folder));
-        assert_eq!(Hints::default().of(Sort::Tcp), "grant it with --net HOST:PORT");
     }
 
     const PEERS: [&str; 9] = [

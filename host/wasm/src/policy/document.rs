@@ -169,6 +169,10 @@ impl Reader {
     /// Notes that there is no such key, and which may be meant.
     pub(super) fn unknown(&mut self, span: Range<usize>, key: &str, of: &str, known: &[&str]) {
         let line = self.line(span.start);
+        if self.problems.len() == PROBLEMS {
+            // Nobody reads what might be meant by thousands of keys.
+            return self.wrong(line, "");
+        }
         let meant = (key.len() <= 32)
             .then(|| {
                 let distance = |known: &&&str| strsim::osa_distance(known, key);

@@ -11,6 +11,7 @@ mod document;
 mod explain;
 mod file;
 mod grant;
+mod hints;
 mod limit;
 mod manifest;
 mod net;
@@ -19,13 +20,14 @@ mod section;
 
 pub(crate) use self::net::{host, special};
 pub use self::{
-    decide::{Ask, Decision, Denial, Hints, Sort, Sources, decide},
+    decide::{Ask, Decision, Denial, Sources, decide},
     document::{PolicyError, Problem},
     explain::{Reach, explain},
     file::{Policy, SecretSource},
     grant::{
         Access, Clocks, DirGrant, Egress, EnvGrant, Grant, GrantError, Lookup, Random, SecretGrant,
     },
+    hints::{Hints, Sort},
     limit::LimitsAsk,
     manifest::Manifest,
     net::{Origin, Peer, PeerError, PeerHost, Ports, Range, Scheme},

@@ -118,11 +118,11 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         // An IPv4 address in another dress.
         [0, 0, 0, 0, 0, 0, high, low] => embedded(high, low).or(Some("reserved")),
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
-        // The second is Teredo, which hides an address of a private network behind it.
-        [0x2001, 0xdb8 | 0, ..] | [0x100, 0, 0, 0, ..] | [0x3fff, 0..=0xfff, ..] => {
+        // Teredo, 2001::/32, hides an address of a private network behind it.
+        [0x2001, 0 | 0xdb8, ..] | [0x100, 0, 0, 0, ..] | [0x3fff, 0..=0xfff, ..] => {
             Some("reserved")
         }
-        [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] | [0x64, 0xff9b, 1, ..] => Some("private"),
+        [0x64, 0xff9b, 1, ..] | [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => Some("private"),
         [0xfe80..=0xfebf, ..] => Some("link-local"),
         [0xff00..=0xffff, ..] => Some("multicast"),
         _ => None,
