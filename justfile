@@ -47,6 +47,11 @@ demo: plugins
     "{{ target }}/debug/backlot" run grep \
         --input '{"pattern": "fn main", "path": "/src", "glob": "*.rs"}' --dir .::/src:ro
 
+# Replace a kind three times under its running tasks, once by what is broken
+demo-swap: plugins
+    cargo build --quiet {{ host }}
+    cargo run --quiet -p backlot --example swap -- "{{ kinds }}/ticker.wasm"
+
 # Run every test
 test: plugins
     cargo build --quiet {{ guest }} {{ fixtures }}

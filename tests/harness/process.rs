@@ -147,6 +147,18 @@ impl Process {
         line.trim_end_matches('\n').to_owned()
     }
 
+    /// Waits for the next line of stderr.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn error_line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).expect("stderr is text");
+        assert!(!line.is_empty(), "stderr ended");
+        line.trim_end_matches('\n').to_owned()
+    }
+
     /// Waits until there is something on stdout, which stays there.
     ///
     /// # Panics

@@ -111,6 +111,7 @@ fn named(flag: Option<&Path>, variable: &str) -> Option<PathBuf> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Dev(Box<Dev>),
     Kinds(Kinds),
     Check(Check),
     Doctor(Doctor),
@@ -154,6 +155,42 @@ pub(crate) struct Run {
     /// A kind of the plugin folder, or the path of a component file
     #[arg(value_name = "KIND|FILE.wasm")]
     pub(crate) target: OsString,
+    #[command(flatten)]
+    pub(crate) with: With,
+}
+
+/// Run a component, and run it anew whenever it changes
+///
+/// A crate is built first, and again whenever its sources change. What is built is
+/// swapped in; the task that runs is asked to stop, and one of the new version is
+/// started with the same input. A version that cannot be built or run changes nothing.
+/// Ctrl-C ends it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 ended by Ctrl-C, 2 usage, 3 refused before anything was started.
+
+Examples:
+  backlot dev . --input '{\"from\":3}'
+  backlot dev ./tool.wasm -- --verbose
+
+With --json, stdout is the JSON lines of `run`, those of one task after the other's.")]
+pub(crate) struct Dev {
+    /// A component file, or the folder of a crate that is built for wasm32-wasip2
+    #[arg(value_name = "FILE.wasm|CRATE_DIR")]
+    pub(crate) target: PathBuf,
+    /// Build with optimisations
+    #[arg(long)]
+    pub(crate) release: bool,
+    /// The program of the crate to run, where it has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bin: Option<String>,
+    #[command(flatten)]
+    pub(crate) with: With,
+}
+
+/// What a task is started with.
+#[derive(Debug, Args)]
+pub(crate) struct With {
     /// The input: text, @FILE for a file's content, or - for stdin. A program
     /// reads it from its own stdin
     #[arg(long, value_name = "TEXT|@FILE|-", allow_hyphen_values = true)]
@@ -587,7 +624,7 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
         return None;
     }
     own.iter().find_map(|word| match word.to_str()? {
-        "run" => Some(Verb::Run),
+        "run" | "dev" => Some(Verb::Run),
         "kinds" => Some(Verb::Kinds),
         "doctor" => Some(Verb::Doctor),
         "check" => Some(Verb::Check),
@@ -681,8 +718,8 @@ mod tests {
     fn what_follows_two_dashes_is_the_programs_own() {
         let cli = Cli::parse_from(["backlot", "run", "a.wasm", "--", "--json", "-x"]);
         let Command::Run(run) = cli.command else { panic!("another command") };
-        assert_eq!(run.args, ["--json", "-x"]);
-        assert!(!run.json);
+        assert_eq!(run.with.args, ["--json", "-x"]);
+        assert!(!run.with.json);
     }
 
     #[test]

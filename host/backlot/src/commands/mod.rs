@@ -2,12 +2,15 @@
 
 mod check;
 mod completions;
+mod dev;
 mod doctor;
+mod follow;
 mod kinds;
 mod man;
 mod plugin;
 mod policy;
 mod run;
+mod start;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -51,6 +54,7 @@ impl Verb {
 pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
     let ended = match cli.command {
         Command::Run(run) => run::run(*run, &cli.common, console).await,
+        Command::Dev(dev) => dev::dev(*dev, &cli.common, console).await,
         Command::Kinds(kinds) => kinds::kinds(kinds, &cli.common, console).await,
         Command::Check(check) => check::check(check, &cli.common, console).await,
         Command::Doctor(doctor) => doctor::doctor(doctor, &cli.common, console).await,
