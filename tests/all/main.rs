@@ -34,6 +34,7 @@ mod secrets;
 mod servers;
 mod starting;
 mod stopping;
+mod storms;
 
 use std::time::Duration;
 

@@ -21,22 +21,22 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 /// How soon a change has to be live.
-const BOUND: Duration = Duration::from_secs(3);
+pub(crate) const BOUND: Duration = Duration::from_secs(3);
 
 /// A host over a plugin folder of its own.
-struct Fixture {
-    host: TestHost,
-    folder: TempDir,
-    changes: Changes,
+pub(crate) struct Fixture {
+    pub(crate) host: TestHost,
+    pub(crate) folder: TempDir,
+    pub(crate) changes: Changes,
 }
 
 impl Fixture {
     /// Returns a host whose folder has `ver` A, which is loaded.
-    async fn watched() -> Self {
+    pub(crate) async fn watched() -> Self {
         Self::with(Reload::Watch).await
     }
 
-    async fn with(reload: Reload) -> Self {
+    pub(crate) async fn with(reload: Reload) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("plugins")).unwrap();
         fs::write(folder.path().join("plugins/ver.wasm"), ver('A')).unwrap();
@@ -47,23 +47,23 @@ impl Fixture {
         Self { host, folder, changes }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
     }
 
-    fn plugins(&self) -> &Plugins {
+    pub(crate) fn plugins(&self) -> &Plugins {
         self.host.host.plugins()
     }
 
     /// Writes a file as careful programs do.
-    fn replace(&self, path: &str, bytes: &[u8]) {
+    pub(crate) fn replace(&self, path: &str, bytes: &[u8]) {
         let draft = self.at("draft");
         fs::write(&draft, bytes).unwrap();
         fs::rename(draft, self.at(path)).unwrap();
     }
 
     /// Waits for a change that `pick` picks something of.
-    async fn change<T>(&mut self, pick: impl Fn(Change) -> Option<T>) -> T {
+    pub(crate) async fn change<T>(&mut self, pick: impl Fn(Change) -> Option<T>) -> T {
         let picked = async {
             loop {
                 let change = self.changes.next().await.unwrap();
@@ -76,7 +76,7 @@ impl Fixture {
     }
 
     /// Waits until the kind is swapped.
-    async fn swapped(&mut self) -> Generation {
+    pub(crate) async fn swapped(&mut self) -> Generation {
         let pick = |change| match change {
             Change::Swapped { generation, .. } => Some(generation),
             _ => None,
@@ -85,7 +85,7 @@ impl Fixture {
     }
 
     /// Waits until a version is refused, and returns why.
-    async fn refused(&mut self) -> String {
+    pub(crate) async fn refused(&mut self) -> String {
         let pick = |change| match change {
             Change::Refused { why, .. } => Some(why),
             Change::Swapped { generation, .. } => panic!("{generation:?} was taken"),
@@ -94,7 +94,7 @@ impl Fixture {
         self.change(pick).await
     }
 
-    async fn closed(&mut self) -> KindState {
+    pub(crate) async fn closed(&mut self) -> KindState {
         let pick = |change| match change {
             Change::Closed { state, .. } => Some(state),
             _ => None,
@@ -102,7 +102,7 @@ impl Fixture {
         self.change(pick).await
     }
 
-    async fn freed(&mut self) -> Generation {
+    pub(crate) async fn freed(&mut self) -> Generation {
         let pick = |change| match change {
             Change::Freed { generation, .. } => Some(generation),
             _ => None,
@@ -110,13 +110,13 @@ impl Fixture {
         self.change(pick).await
     }
 
-    fn producer(&self) -> Arc<dyn Producer> {
+    pub(crate) fn producer(&self) -> Arc<dyn Producer> {
         let ver = Kind::new("ver").unwrap();
         let catalog = self.host.host.catalog();
         Arc::new(catalog.producer(ver, Ask::default()))
     }
 
-    async fn try_start(&self, pause: &str, times: &str) -> Result<Task, StartError> {
+    pub(crate) async fn try_start(&self, pause: &str, times: &str) -> Result<Task, StartError> {
         let input = arguments(&[pause, times]);
         let start = Start { label: "ver".into(), input, owner: None, step: Step::default() };
         let id = self.host.registry().start(self.producer(), start).await?;
@@ -124,18 +124,18 @@ impl Fixture {
     }
 
     /// Starts a task that prints its letter until it is stopped.
-    async fn forever(&self) -> Task {
+    pub(crate) async fn forever(&self) -> Task {
         let task = self.try_start("20", "1000000").await.unwrap();
         task.until("\n").await;
         task
     }
 
     /// Returns what a task prints that is started now.
-    async fn prints(&self) -> String {
+    pub(crate) async fn prints(&self) -> String {
         self.try_start("0", "1").await.unwrap().output().await.trim().to_owned()
     }
 
-    async fn refuses(&self) -> String {
+    pub(crate) async fn refuses(&self) -> String {
         match self.try_start("0", "1").await {
             Err(error) => error.to_string(),
             Ok(_) => panic!("it was started"),
@@ -144,7 +144,7 @@ impl Fixture {
 }
 
 /// Ends a task and tells whether it printed nothing but the letter.
-async fn printed_only(task: &Task, letter: char) {
+pub(crate) async fn printed_only(task: &Task, letter: char) {
     let more = task.until(&format!("{letter}\n{letter}\n")).await;
     assert!(more.chars().all(|it| it == letter || it == '\n'), "{more}");
     task.force("enough").await.unwrap();

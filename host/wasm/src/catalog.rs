@@ -21,7 +21,7 @@ use tokio::sync::{Mutex as Turns, Notify, OwnedMutexGuard};
 use crate::{
     audit,
     code::Dormant,
-    component::{Component, LoadError, Loaded},
+    component::{Component, LoadError, Loaded, Starting},
     engine::Engine,
     instance::ComponentProducer,
     policy::{Ask, Manifest, Policy, Rules, Sources},
@@ -83,6 +83,7 @@ pub(crate) struct Serving {
     plain: OnceLock<Arc<ComponentProducer>>,
 }
 
+#[derive(Clone)]
 struct Kept {
     about: About,
     dormant: Dormant,
@@ -195,10 +196,17 @@ impl ComponentCatalog {
     /// Waits for the turn to change what is current for a kind. While it is held
     /// nobody else changes that.
     pub(crate) async fn turn(&self, kind: &Kind) -> Turn {
-        let turns = Arc::clone(&self.0.kinds().entry(kind.clone()).or_default().turns);
-        let held = turns.lock_owned().await;
-        let number = self.0.kinds().entry(kind.clone()).or_default().last_number + 1;
-        Turn { inner: Arc::clone(&self.0), kind: kind.clone(), number, _held: held }
+        loop {
+            let turns = Arc::clone(&self.0.kinds().entry(kind.clone()).or_default().turns);
+            let held = Arc::clone(&turns).lock_owned().await;
+            let kinds = self.0.kinds();
+            // The kind may have been forgotten meanwhile, and be another one by now.
+            let entry = kinds.get(kind).filter(|entry| Arc::ptr_eq(&entry.turns, &turns));
+            if let Some(Entry { last_number, .. }) = entry {
+                let (inner, kind) = (Arc::clone(&self.0), kind.clone());
+                return Turn { inner, kind, number: last_number + 1, _held: held };
+            }
+        }
     }
 
     /// Has a kind go back to a good version from before: to the one with that number,
@@ -219,18 +227,13 @@ impl ComponentCatalog {
         let turn = self.turn(kind).await;
         let (kept, at) = self.0.choose(kind, number)?;
         let number = kept.about.generation.number;
-        let load = |source| RollbackError::Load { kind: kind.clone(), number, source };
-        let woken = match &at {
-            Some(loaded) => Ok(Component(Arc::clone(loaded))),
-            None => Component::wake(&self.0.engine, kind.as_str(), &kept.dormant, number).await,
+        let component = match at {
+            Some(loaded) => Component(loaded),
+            None => Component::wake(&self.0.engine, kind.as_str(), &kept.dormant, number)
+                .await
+                .map_err(|source| RollbackError::Load { kind: kind.clone(), number, source })?,
         };
-        match woken {
-            Ok(component) => Ok(turn.put(component, kept.manifest, kept.about.loaded_at_ms)),
-            Err(source) => {
-                self.0.keep(kind, kept);
-                Err(load(source))
-            }
-        }
+        Ok(turn.put(component, kept.manifest, kept.about.loaded_at_ms))
     }
 
     /// Starts no more tasks of a kind, and lets go of what is current. Tasks that run
@@ -253,28 +256,41 @@ impl ComponentCatalog {
     /// When there is no such kind, or it is loaded again meanwhile.
     pub async fn drain(&self, kind: &Kind) -> Result<(), DrainError> {
         self.known(kind)?;
+        self.drain_in(self.turn(kind).await).await
+    }
+
+    pub(crate) async fn drain_in(&self, turn: Turn) -> Result<(), DrainError> {
+        let kind = turn.kind.clone();
         // Given back at once: tasks may take days, and a load of the kind does not wait.
-        self.turn(kind).await.close_as(KindState::Draining, "it is being drained".to_owned());
+        turn.close_as(KindState::Draining, "it is being drained".to_owned());
         loop {
-            let mut idle = pin!(self.0.idle.notified());
-            // Registered before the look, so that no wake-up falls between.
-            idle.as_mut().enable();
-            match self.kind(kind) {
-                Some(view) if view.state != KindState::Draining => break,
-                Some(view) if view.tasks() == 0 => break,
-                None => break,
-                Some(_) => idle.await,
+            self.0.idle_or_serving(&kind).await;
+            let turn = self.turn(&kind).await;
+            match self.0.drained(&kind) {
+                (KindState::Serving, _) => return Err(DrainError::Reopened(kind)),
+                // It was opened meanwhile, and closed by somebody else.
+                (_, false) => {}
+                (KindState::Draining, true) => {
+                    turn.close(KindState::Unloaded, "it was drained".to_owned());
+                    return Ok(());
+                }
+                (KindState::Unloaded | KindState::Broken, true) => return Ok(()),
             }
         }
-        let turn = self.turn(kind).await;
-        match self.kind(kind).map(|view| view.state) {
-            Some(KindState::Serving) => Err(DrainError::Reopened(kind.clone())),
-            Some(KindState::Draining) => {
-                turn.close(KindState::Unloaded, "it was drained".to_owned());
-                Ok(())
-            }
-            _ => Ok(()),
-        }
+    }
+
+    /// Returns what a task runs that is started now, and keeps the kind from being
+    /// drained until that is dropped.
+    ///
+    /// # Errors
+    ///
+    /// A refusal that says why there is nothing.
+    pub(crate) fn starting(&self, kind: &Kind) -> Result<(Arc<Serving>, Starting), Refusal> {
+        let kinds = self.0.kinds();
+        // Before the lock is let go of: whoever closes the kind then looks for starts.
+        let serving = serving(kind, kinds.get(kind))?;
+        let starting = Starting::of(Arc::clone(&serving.component.0));
+        Ok((serving, starting))
     }
 
     /// Returns what a task runs that is started now.
@@ -283,15 +299,7 @@ impl ComponentCatalog {
     ///
     /// A refusal that says why there is nothing.
     pub(crate) fn serving(&self, kind: &Kind) -> Result<Arc<Serving>, Refusal> {
-        let kinds = self.0.kinds();
-        let entry = kinds.get(kind);
-        let why = match entry.map(|entry| (&entry.closed, &entry.current, &entry.trouble)) {
-            Some((None, Some(current), _)) => return Ok(Arc::clone(&current.serving)),
-            Some((Some(closed), ..)) => format!("{kind} takes no tasks: {}", closed.why),
-            Some((None, None, Some(trouble))) => format!("{kind} cannot be run: {trouble}"),
-            Some((None, None, None)) | None => format!("there is no kind `{kind}`"),
-        };
-        Err(Refusal::Unavailable(why))
+        serving(kind, self.0.kinds().get(kind))
     }
 
     fn known(&self, kind: &Kind) -> Result<(), UnknownKind> {
@@ -329,44 +337,56 @@ impl Inner {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes out the version that a kind is to go back to, and finds its code where
-    /// tasks still run it.
+    /// Waits until tasks of a kind neither run nor are being started, or until it takes
+    /// tasks again.
+    async fn idle_or_serving(&self, kind: &Kind) {
+        loop {
+            let mut idle = pin!(self.idle.notified());
+            // Registered before the look, so that no wake-up falls between.
+            idle.as_mut().enable();
+            match self.drained(kind) {
+                (KindState::Serving, _) | (_, true) => return,
+                _ => idle.await,
+            }
+        }
+    }
+
+    /// Returns the state of a kind, and whether its tasks neither run nor are being
+    /// started.
+    fn drained(&self, kind: &Kind) -> (KindState, bool) {
+        let kinds = self.kinds();
+        kinds.get(kind).map_or((KindState::Unloaded, true), |it| (it.state(), it.is_idle()))
+    }
+
+    /// Returns the version that a kind is to go back to, and its code where tasks still
+    /// run it.
     fn choose(
         &self,
         kind: &Kind,
         number: Option<u64>,
     ) -> Result<(Kept, Option<Arc<Loaded>>), RollbackError> {
-        let mut kinds = self.kinds();
-        let entry = kinds.get_mut(kind).ok_or_else(|| RollbackError::UnknownKind(kind.clone()))?;
+        let kinds = self.kinds();
+        let entry = kinds.get(kind).ok_or_else(|| RollbackError::UnknownKind(kind.clone()))?;
         let kept = || entry.kept.iter().map(|kept| kept.about.generation.number).collect();
-        let place = match number {
-            Some(number) => entry
-                .kept
-                .iter()
-                .position(|kept| kept.about.generation.number == number)
-                .ok_or_else(|| RollbackError::NotKept { kind: kind.clone(), number, kept: kept() }),
+        let chosen = match number {
+            Some(number) => {
+                entry.kept.iter().find(|kept| kept.about.generation.number == number).ok_or_else(
+                    || RollbackError::NotKept { kind: kind.clone(), number, kept: kept() },
+                )
+            }
             None => {
                 let current = entry.current.as_ref().map(|it| it.about.generation.number);
                 entry
                     .kept
                     .iter()
-                    .position(|it| current.is_none_or(|now| it.about.generation.number < now))
+                    .find(|it| current.is_none_or(|now| it.about.generation.number < now))
                     .ok_or_else(|| RollbackError::NoneKept { kind: kind.clone(), kept: kept() })
             }
         }?;
-        let none = || RollbackError::NoneKept { kind: kind.clone(), kept: Vec::new() };
-        let chosen = entry.kept.remove(place).ok_or_else(none)?;
         let number = chosen.about.generation.number;
         let runs = entry.leaving.iter().find(|it| it.about.generation.number == number);
         let loaded = runs.and_then(|leaving| leaving.loaded.upgrade());
-        Ok((chosen, loaded))
-    }
-
-    fn keep(&self, kind: &Kind, kept: Kept) {
-        if let Some(entry) = self.kinds().get_mut(kind) {
-            entry.kept.push_front(kept);
-            entry.kept.truncate(GOOD - 1);
-        }
+        Ok((chosen.clone(), loaded))
     }
 }
 
@@ -388,6 +408,13 @@ impl Entry {
         }
         self.leaving.push(Leaving { about, loaded: Arc::downgrade(&serving.component.0) });
         Some(serving)
+    }
+
+    /// Tells whether no task runs any version, and none is being started.
+    fn is_idle(&self) -> bool {
+        let current = self.current.iter().map(|current| &current.serving.component.0);
+        let leaving = self.leaving.iter().filter_map(|leaving| leaving.loaded.upgrade());
+        current.cloned().chain(leaving).all(|loaded| loaded.is_idle())
     }
 
     fn state(&self) -> KindState {
@@ -472,6 +499,17 @@ impl About {
     }
 }
 
+/// Returns what a task of a kind runs that is started now.
+fn serving(kind: &Kind, entry: Option<&Entry>) -> Result<Arc<Serving>, Refusal> {
+    let why = match entry.map(|entry| (&entry.closed, &entry.current, &entry.trouble)) {
+        Some((None, Some(current), _)) => return Ok(Arc::clone(&current.serving)),
+        Some((Some(closed), ..)) => format!("{kind} takes no tasks: {}", closed.why),
+        Some((None, None, Some(trouble))) => format!("{kind} cannot be run: {trouble}"),
+        Some((None, None, None)) | None => format!("there is no kind `{kind}`"),
+    };
+    Err(Refusal::Unavailable(why))
+}
+
 /// The turn to change what is current for a kind. Dropping it changes nothing.
 #[must_use = "a version that is loaded is to be swapped in, or refused"]
 pub(crate) struct Turn {
@@ -525,8 +563,9 @@ impl Turn {
         let before = {
             let mut kinds = self.inner.kinds();
             let entry = kinds.entry(self.kind.clone()).or_default();
-            let before = entry.retire();
+            // Before the current one joins them, so that none makes room for itself.
             entry.kept.retain(|kept| kept.about.generation.number != generation.number);
+            let before = entry.retire();
             entry.leaving.retain(|it| {
                 it.about.generation.number != generation.number && it.loaded.strong_count() > 0
             });
@@ -560,23 +599,45 @@ impl Turn {
         self.inner.kinds().entry(self.kind.clone()).or_default().trouble = None;
     }
 
-    /// Lets go of what is current, and starts no more tasks.
-    pub(crate) fn close(self, state: KindState, why: String) {
-        let before = {
+    /// Forgets the kind, if no version of it was ever good, and tells whether it did.
+    pub(crate) fn forget(&self) -> bool {
+        let forgotten = {
             let mut kinds = self.inner.kinds();
-            kinds.entry(self.kind.clone()).or_default().retire()
+            match kinds.get(&self.kind).is_some_and(|entry| entry.last_number == 0) {
+                true => kinds.remove(&self.kind),
+                false => return false,
+            }
         };
-        drop(before);
-        self.close_as(state, why);
+        if forgotten.is_some_and(|entry| entry.trouble.is_some()) {
+            self.tell(Change::Closed { kind: self.kind.clone(), state: KindState::Unloaded });
+        }
+        true
     }
 
+    /// Lets go of what is current, and starts no more tasks.
+    pub(crate) fn close(self, state: KindState, why: String) {
+        self.shut(state, why, Entry::retire);
+    }
+
+    /// Starts no more tasks, and leaves what is current where it is.
     fn close_as(self, state: KindState, why: String) {
-        {
+        self.shut(state, why, |_| None);
+    }
+
+    fn shut(
+        self,
+        state: KindState,
+        why: String,
+        let_go: impl FnOnce(&mut Entry) -> Option<Arc<Serving>>,
+    ) {
+        let before = {
             let mut kinds = self.inner.kinds();
             let entry = kinds.entry(self.kind.clone()).or_default();
             entry.closed = Some(Closed { state, why: why.clone() });
             entry.trouble = None;
-        }
+            let_go(entry)
+        };
+        drop(before);
         audit::closed(&self.kind, state, &why);
         self.tell(Change::Closed { kind: self.kind.clone(), state });
     }

@@ -31,11 +31,13 @@ pub(crate) enum Source {
 }
 
 /// Code that is not mapped, and can be again without its component.
+#[derive(Clone)]
 pub(crate) struct Dormant {
     digest: ComponentDigest,
     code: Unmapped,
 }
 
+#[derive(Clone)]
 enum Unmapped {
     Entry(Arc<File>),
     Bytes(Arc<[u8]>),

@@ -63,6 +63,8 @@ pub(crate) struct Loaded {
 #[derive(Default)]
 pub(crate) struct Life {
     tasks: AtomicUsize,
+    /// Starts that have yet to become tasks, or not.
+    starts: AtomicUsize,
     /// Tells other processes that this one can run it.
     mark: OnceLock<Mark>,
     farewell: OnceLock<Farewell>,
@@ -96,9 +98,31 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let life = &self.0.life;
-        if life.tasks.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(farewell) = life.farewell.get()
+        self.0.life.left(&self.0.life.tasks);
+    }
+}
+
+/// A start of a version that is under way, which keeps it.
+pub(crate) struct Starting(Arc<Loaded>);
+
+impl Starting {
+    pub(crate) fn of(loaded: Arc<Loaded>) -> Self {
+        loaded.life.starts.fetch_add(1, Ordering::Relaxed);
+        Self(loaded)
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.life.left(&self.0.life.starts);
+    }
+}
+
+impl Life {
+    /// Notes that one of those is over, and wakes whoever waits for the last.
+    fn left(&self, of: &AtomicUsize) {
+        if of.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(farewell) = self.farewell.get()
         {
             farewell.idle.notify_waiters();
         }
@@ -380,6 +404,12 @@ impl Loaded {
     pub(crate) fn bear(&self, mark: Mark) {
         // One is as good as another.
         let _ = self.life.mark.set(mark);
+    }
+
+    /// Tells whether no task runs it, and none is being started.
+    pub(crate) fn is_idle(&self) -> bool {
+        // In this order: a start is over only when it is a task.
+        self.life.starts.load(Ordering::Acquire) == 0 && self.tasks() == 0
     }
 
     /// Has an announcer told when its code is let go of.

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
 };
 use wasmtime::component::Linker;
 
@@ -52,6 +52,9 @@ const EMPTY_LOOKS: u32 = 100;
 /// How many components are compiled at a time: each takes all cores and much
 /// memory, and a second turn is for what one of bad intent would hold up.
 const COMPILES: usize = 2;
+
+/// How many component files are in memory as a whole at a time.
+const READS: usize = 4;
 
 /// How many schemas that are not plain are read, or checked with, at a time, by all
 /// kinds.
@@ -145,6 +148,8 @@ struct Inner {
     resolver: Resolver,
     /// Turns at compiling.
     compile_turns: Arc<Semaphore>,
+    /// Turns at components as they are in their files.
+    read_turns: Semaphore,
     /// Turns at schemas that are not plain.
     schema_turns: Arc<Semaphore>,
     /// Stores of tasks that live now.
@@ -188,6 +193,7 @@ impl Engine {
             cache: config.cache,
             resolver: config.resolver,
             compile_turns: Arc::new(Semaphore::new(COMPILES)),
+            read_turns: Semaphore::new(READS),
             schema_turns: Arc::new(Semaphore::new(SCHEMAS)),
             tasks: AtomicUsize::new(0),
             asides: AtomicUsize::new(0),
@@ -256,6 +262,11 @@ impl Engine {
     /// Waits for a turn at compiling.
     pub(crate) async fn compile_turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.compile_turns).acquire_owned().await.ok()
+    }
+
+    /// Waits for a turn at a component file that has to be read and compiled.
+    pub(crate) async fn read_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.read_turns.acquire().await.ok()
     }
 
     /// Compiles the least component there is, to see whether that works on this

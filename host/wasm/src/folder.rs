@@ -180,6 +180,7 @@ impl Opened {
         let loaded = match Component::recall(engine, &name, stamp, number).await {
             Some(loaded) => loaded,
             None => {
+                let _turn = engine.read_turn().await;
                 let bytes = on_a_thread(|| self.read()).await?;
                 Component::load_read(engine, &name, bytes, stamp, number).await
             }

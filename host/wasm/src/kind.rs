@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
-use backlot_registry::{BoxFuture, Form, Kind, Producer, Refusal, Request, Run, TaskHost};
+use backlot_registry::{
+    BoxFuture, Form, Generation, Kind, Producer, Refusal, Request, Run, StopBounds, TaskHost,
+};
 
-use crate::{audit, catalog::ComponentCatalog, instance::ComponentProducer, policy::Ask};
+use crate::{
+    audit, catalog::ComponentCatalog, component::Starting, instance::ComponentProducer, policy::Ask,
+};
 
 /// The producer of a kind of a catalogue, in whatever version is current by the time
 /// that a task is started, with what the policy and the manifest give of what is asked
@@ -27,9 +31,15 @@ impl ComponentCatalog {
     }
 }
 
+/// What one start runs. As long as it is there, its kind has not been drained.
+struct Resolved {
+    producer: Arc<ComponentProducer>,
+    _starting: Starting,
+}
+
 impl KindProducer {
-    fn now(&self) -> Result<Arc<ComponentProducer>, Refusal> {
-        let serving = self.catalog.serving(&self.kind)?;
+    fn now(&self) -> Result<Resolved, Refusal> {
+        let (serving, starting) = self.catalog.starting(&self.kind)?;
         let producer = match &self.ask {
             None => serving.plain(self.catalog.sources()),
             Some(ask) => serving.narrowed(ask, self.catalog.sources()).map(Arc::new),
@@ -37,7 +47,7 @@ impl KindProducer {
         if let Err(Refusal::NotGranted(why)) = &producer {
             audit::denied_start(&self.kind, why);
         }
-        producer
+        Ok(Resolved { producer: producer?, _starting: starting })
     }
 }
 
@@ -51,10 +61,40 @@ impl Producer for KindProducer {
     }
 
     fn resolve(&self) -> Result<Option<Arc<dyn Producer>>, Refusal> {
-        Ok(Some(self.now()?))
+        Ok(Some(Arc::new(self.now()?)))
     }
 
     fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {
         Box::pin(async move { self.now()?.run(request, host).await })
+    }
+}
+
+impl Producer for Resolved {
+    fn kind(&self) -> &Kind {
+        self.producer.kind()
+    }
+
+    fn form(&self) -> Form {
+        self.producer.form()
+    }
+
+    fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {
+        self.producer.run(request, host)
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        self.producer.generation()
+    }
+
+    fn grant(&self) -> Option<Arc<[String]>> {
+        self.producer.grant()
+    }
+
+    fn cap(&self) -> Option<usize> {
+        self.producer.cap()
+    }
+
+    fn stop_bounds(&self) -> Option<StopBounds> {
+        self.producer.stop_bounds()
     }
 }

@@ -24,6 +24,11 @@ pub(crate) struct Stamp {
     pub(crate) manifest: Option<FileStamp>,
 }
 
+impl Stamp {
+    /// What a file is that is not there, and one that nothing is known of.
+    pub(crate) const NOTHING: Self = Self { component: None, manifest: None };
+}
+
 /// What is known of the file of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
@@ -72,7 +77,12 @@ impl Plan {
         for (kind, known) in known {
             let step = match known {
                 Known::Held | Known::Gone => Step::Keep,
-                Known::Changing(_) | Known::Tried(_) => Step::Remove,
+                Known::Changing(Stamp::NOTHING) => Step::Remove,
+                // Many programs remove a file and then write it anew.
+                Known::Changing(_) | Known::Tried(_) => match look {
+                    Look::Asked => Step::Remove,
+                    Look::Watching => Step::Settle(Stamp::NOTHING),
+                },
             };
             steps.insert(kind.clone(), step);
         }
@@ -85,6 +95,18 @@ impl Plan {
     /// Tells whether another look is to come soon.
     pub(crate) fn is_settling(&self) -> bool {
         self.0.values().any(|step| matches!(step, Step::Settle(_)))
+    }
+}
+
+impl Step {
+    /// Returns what is known of the file once the step is under way, if it is one.
+    pub(crate) fn leaves(self) -> Option<Known> {
+        match self {
+            Self::Add(stamp) | Self::Replace(stamp) => Some(Known::Tried(stamp)),
+            Self::Settle(stamp) => Some(Known::Changing(stamp)),
+            Self::Remove => Some(Known::Gone),
+            Self::Keep => None,
+        }
     }
 }
 
@@ -143,9 +165,12 @@ mod tests {
             (Some(2), Some(Held), Watching, Some(Step::Keep)),
             (Some(2), Some(Held), Asked, Some(Step::Keep)),
             (None, Some(Held), Watching, Some(Step::Keep)),
-            // What is gone is removed once.
-            (None, Some(Tried(stamp(1))), Watching, Some(Step::Remove)),
-            (None, Some(Changing(stamp(1))), Watching, Some(Step::Remove)),
+            // What is gone is removed once, and not before two looks in a row miss it.
+            (None, Some(Tried(stamp(1))), Watching, Some(Step::Settle(Stamp::NOTHING))),
+            (None, Some(Changing(stamp(1))), Watching, Some(Step::Settle(Stamp::NOTHING))),
+            (None, Some(Changing(Stamp::NOTHING)), Watching, Some(Step::Remove)),
+            (Some(1), Some(Changing(Stamp::NOTHING)), Watching, Some(Step::Settle(stamp(1)))),
+            (None, Some(Tried(stamp(1))), Asked, Some(Step::Remove)),
             (None, Some(Gone), Watching, Some(Step::Keep)),
             (None, None, Watching, None),
         ] {

@@ -13,11 +13,12 @@ use std::{
 };
 
 use backlot_registry::{Catalog as _, Generation, Kind, KindState};
-use futures::{StreamExt as _, stream};
+use futures::future::join_all;
+use tokio::sync::Semaphore;
 
 use crate::{
     cache::FileStamp,
-    catalog::{ComponentCatalog, DrainError, RollbackError, UnknownKind},
+    catalog::{ComponentCatalog, DrainError, RollbackError, Turn, UnknownKind},
     component::Component,
     engine::Engine,
     folder::{KindError, Opened, kind_files, kind_of, manifest_beside, named, path_of_kind},
@@ -26,8 +27,9 @@ use crate::{
     process::on_a_thread,
 };
 
-/// How many files are loaded at a time. Each is in memory as a whole.
-const AT_A_TIME: usize = 4;
+/// How many files are open at a time, each with a thread that looks at it. More than
+/// are compiled at a time, so that those whose code is kept pass by the others.
+const AT_A_TIME: usize = 16;
 
 /// A plugin folder. Clones are handles to one.
 #[derive(Clone)]
@@ -38,6 +40,8 @@ struct Inner {
     engine: Engine,
     catalog: ComponentCatalog,
     state: Mutex<State>,
+    /// Turns at opening a file.
+    turns: Semaphore,
 }
 
 #[derive(Default)]
@@ -68,6 +72,14 @@ pub struct Reloaded {
     pub removed: Vec<Kind>,
 }
 
+/// One step that a look at the folder has found to be due. Dropped before it is done,
+/// it is found by the next look again.
+pub(crate) struct Due {
+    plugins: Plugins,
+    pub(crate) kind: Kind,
+    step: Step,
+}
+
 /// What became of one step.
 enum Did {
     Swapped(Kind, Generation),
@@ -79,7 +91,8 @@ enum Did {
 impl Plugins {
     /// Returns the kinds of a folder, none of which is loaded yet.
     pub fn new(folder: PathBuf, engine: Engine, catalog: ComponentCatalog) -> Self {
-        Self(Arc::new(Inner { folder, engine, catalog, state: Mutex::default() }))
+        let turns = Semaphore::new(AT_A_TIME);
+        Self(Arc::new(Inner { folder, engine, catalog, state: Mutex::default(), turns }))
     }
 
     /// Returns the folder.
@@ -109,11 +122,9 @@ impl Plugins {
     ///
     /// When the folder cannot be listed. The kinds that were loaded from it stay.
     pub async fn reload(&self) -> Result<Reloaded, KindError> {
-        let plan = self.look(Look::Asked).await?;
+        let (due, _) = self.look(Look::Asked).await?;
         let mut reloaded = Reloaded::default();
-        let mut done =
-            stream::iter(plan.0).map(|(kind, step)| self.carry_out(kind, step)).buffered(AT_A_TIME);
-        while let Some(did) = done.next().await {
+        for did in join_all(due.into_iter().map(Due::carry_out)).await {
             match did {
                 Did::Swapped(kind, generation) => reloaded.swapped.push((kind, generation)),
                 Did::Refused(kind, why) => reloaded.refused.push((kind, why)),
@@ -139,7 +150,7 @@ impl Plugins {
         let known = self.state().known.get(kind).copied();
         match self.0.catalog.current(kind) {
             Some(component) if known == Some(Known::Tried(stamp)) => Ok(component),
-            _ => self.take(kind, &path).await,
+            _ => self.take(self.0.catalog.turn(kind).await, kind, &path).await,
         }
     }
 
@@ -151,7 +162,7 @@ impl Plugins {
     /// still is.
     pub async fn load(&self, kind: &Kind) -> Result<Component, KindError> {
         let path = self.path(kind).await?;
-        self.take(kind, &path).await
+        self.take(self.0.catalog.turn(kind).await, kind, &path).await
     }
 
     /// Starts no more tasks of a kind, and does not load it again by itself. Tasks that
@@ -161,8 +172,8 @@ impl Plugins {
     ///
     /// When there is no such kind.
     pub async fn unload(&self, kind: &Kind) -> Result<(), UnknownKind> {
-        self.hold(kind)?;
-        self.0.catalog.unload(kind).await
+        self.hold(kind).await?.close(KindState::Unloaded, "it was unloaded".to_owned());
+        Ok(())
     }
 
     /// Starts no more tasks of a kind, waits until none runs any more, and unloads it as
@@ -172,8 +183,8 @@ impl Plugins {
     ///
     /// When there is no such kind, or it is loaded again meanwhile.
     pub async fn drain(&self, kind: &Kind) -> Result<(), DrainError> {
-        self.hold(kind)?;
-        self.0.catalog.drain(kind).await
+        let turn = self.hold(kind).await?;
+        self.0.catalog.drain_in(turn).await
     }
 
     /// Has a kind go back to a good version from before, as
@@ -195,12 +206,15 @@ impl Plugins {
         Ok(generation)
     }
 
-    fn hold(&self, kind: &Kind) -> Result<(), UnknownKind> {
+    /// Has the file of a kind left alone, and returns the turn to close the kind.
+    async fn hold(&self, kind: &Kind) -> Result<Turn, UnknownKind> {
         if self.0.catalog.kind(kind).is_none() {
             return Err(UnknownKind(kind.clone()));
         }
+        let turn = self.0.catalog.turn(kind).await;
+        // With the turn: whoever had it before may have noted something else.
         self.state().known.insert(kind.clone(), Known::Held);
-        Ok(())
+        Ok(turn)
     }
 
     /// Returns the kinds that the folder has files for, in order.
@@ -209,8 +223,9 @@ impl Plugins {
         files.iter().filter_map(|path| kind_of(path).ok()).collect()
     }
 
-    /// Looks at the folder and decides what is to be done.
-    pub(crate) async fn look(&self, look: Look) -> Result<Plan, KindError> {
+    /// Looks at the folder and decides what is to be done. Tells also whether another
+    /// look is to come soon.
+    pub(crate) async fn look(&self, look: Look) -> Result<(Vec<Due>, bool), KindError> {
         let folder = self.0.folder.clone();
         let seen = on_a_thread(move || {
             see(&folder).map_err(|source| KindError::Read { path: folder, source })
@@ -228,72 +243,40 @@ impl Plugins {
         state.trouble = None;
         state.strays = strays;
         let plan = Plan::of(&seen, &state.known, look);
-        for (kind, step) in &plan.0 {
-            let known = match *step {
-                Step::Add(stamp) | Step::Replace(stamp) => Known::Tried(stamp),
-                Step::Settle(stamp) => Known::Changing(stamp),
-                Step::Remove => Known::Gone,
-                Step::Keep => continue,
-            };
-            state.known.insert(kind.clone(), known);
-        }
-        Ok(plan)
-    }
-
-    /// Carries out one step of a plan.
-    async fn carry_out(&self, kind: Kind, step: Step) -> Did {
-        let path = path_of_kind(&self.0.folder, &kind);
-        match step {
-            Step::Keep | Step::Settle(_) => Did::Nothing,
-            Step::Remove => {
-                let why = format!("its file {} is gone", path.display());
-                self.0.catalog.turn(&kind).await.close(KindState::Unloaded, why);
-                Did::Removed(kind)
+        let is_settling = plan.is_settling();
+        let mut due = Vec::new();
+        for (kind, step) in plan.0 {
+            match step.leaves() {
+                Some(known) => _ = state.known.insert(kind.clone(), known),
+                None => continue,
             }
-            Step::Add(_) | Step::Replace(_) => {
-                let before = self.0.catalog.kind(&kind).and_then(|view| view.current);
-                match self.take(&kind, &path).await {
-                    Err(error) => Did::Refused(kind, chain(&error)),
-                    Ok(component) => {
-                        let generation = component.generation().clone();
-                        match before.is_some_and(|before| before.generation == generation) {
-                            true => Did::Nothing,
-                            false => Did::Swapped(kind, generation),
-                        }
-                    }
-                }
+            if !matches!(step, Step::Settle(_)) {
+                due.push(Due { plugins: self.clone(), kind, step });
             }
         }
-    }
-
-    /// Carries out a step that the watch has found to be due.
-    pub(crate) async fn follow(&self, kind: Kind, step: Step) {
-        // What came of it is in the catalogue, and was told there.
-        let _ = self.carry_out(kind, step).await;
+        Ok((due, is_settling))
     }
 
     /// Loads the file of a kind and swaps it in, or notes why not.
-    async fn take(&self, kind: &Kind, path: &Path) -> Result<Component, KindError> {
-        let turn = self.0.catalog.turn(kind).await;
-        let opened = {
+    async fn take(&self, turn: Turn, kind: &Kind, path: &Path) -> Result<Component, KindError> {
+        let _open = self.0.turns.acquire().await;
+        let (stamp, opened) = {
             let path = path.to_owned();
             on_a_thread(move || {
+                // Before the file is opened: what replaces it after that is news then.
+                let stamp = stamp(&path);
                 let opened = Opened::at(&path).and_then(|it| Ok((it, manifest_beside(&path)?)));
-                Ok::<_, KindError>((stamp(&path), opened))
+                Ok::<_, KindError>((stamp, opened))
             })
-            .await
+            .await?
         };
+        self.state().known.insert(kind.clone(), Known::Tried(stamp));
+        let due = Due { plugins: self.clone(), kind: kind.clone(), step: Step::Replace(stamp) };
         let loaded = match opened {
-            Ok((stamp, opened)) => {
-                self.state().known.insert(kind.clone(), Known::Tried(stamp));
-                match opened {
-                    Ok((opened, manifest)) => opened
-                        .load(&self.0.engine, turn.number())
-                        .await
-                        .map(|component| (component, manifest)),
-                    Err(error) => Err(error),
-                }
-            }
+            Ok((opened, manifest)) => opened
+                .load(&self.0.engine, turn.number())
+                .await
+                .map(|component| (component, manifest)),
             Err(error) => Err(error),
         };
         let named = loaded.and_then(|(component, manifest)| {
@@ -301,6 +284,16 @@ impl Plugins {
             turn.rules().admits(&component.generation().digest)?;
             Ok((component, manifest))
         });
+        if let Ok((component, manifest)) = &named
+            && turn.serves(component, manifest.as_ref()).is_none()
+        {
+            self.mark(kind, component).await;
+        }
+        // From here on nothing can be given up any more. The next look finds a file that
+        // is being written as it is by then.
+        if !matches!(named, Err(KindError::BeingWritten { .. })) {
+            due.done();
+        }
         match named {
             Ok((component, manifest)) => match turn.serves(&component, manifest.as_ref()) {
                 Some(current) => {
@@ -308,17 +301,12 @@ impl Plugins {
                     Ok(current)
                 }
                 None => {
-                    self.mark(kind, &component).await;
                     turn.swap(component.clone(), manifest);
                     Ok(component)
                 }
             },
             Err(error) => {
-                if matches!(error, KindError::BeingWritten { .. }) {
-                    // The next look finds it as it is by then.
-                    let unlike = Stamp { component: None, manifest: None };
-                    self.state().known.insert(kind.clone(), Known::Changing(unlike));
-                } else {
+                if !matches!(error, KindError::BeingWritten { .. }) {
                     turn.refuse(chain(&error));
                 }
                 Err(error)
@@ -360,6 +348,66 @@ impl Plugins {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change is whole before anything can panic.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Due {
+    /// Does it, unless something else has been done about the kind meanwhile.
+    pub(crate) async fn follow(self) {
+        // What came of it is in the catalogue, and was told there.
+        let _ = self.carry_out().await;
+    }
+
+    async fn carry_out(self) -> Did {
+        let (plugins, kind) = (self.plugins.clone(), self.kind.clone());
+        let path = path_of_kind(plugins.folder(), &kind);
+        let turn = plugins.catalog().turn(&kind).await;
+        // Whoever had the turn before may have unloaded it, or loaded what is newer.
+        if !self.is_due() {
+            return Did::Nothing;
+        }
+        if self.step == Step::Remove {
+            self.done();
+            if turn.forget() {
+                plugins.state().known.remove(&kind);
+            } else {
+                let why = format!("its file {} is gone", path.display());
+                turn.close(KindState::Unloaded, why);
+            }
+            return Did::Removed(kind);
+        }
+        let before = plugins.catalog().kind(&kind).and_then(|view| view.current);
+        let taken = plugins.take(turn, &kind, &path).await;
+        self.done();
+        match taken {
+            Err(error) => Did::Refused(kind, chain(&error)),
+            Ok(component) => {
+                let generation = component.generation().clone();
+                match before.is_some_and(|before| before.generation == generation) {
+                    true => Did::Nothing,
+                    false => Did::Swapped(kind, generation),
+                }
+            }
+        }
+    }
+
+    /// Tells whether what is known of the file is what the look has left.
+    fn is_due(&self) -> bool {
+        let known = self.step.leaves();
+        known.is_some() && self.plugins.state().known.get(&self.kind).copied() == known
+    }
+
+    fn done(mut self) {
+        self.step = Step::Keep;
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        if self.is_due() {
+            let known = Known::Changing(Stamp::NOTHING);
+            self.plugins.state().known.insert(self.kind.clone(), known);
+        }
     }
 }
 

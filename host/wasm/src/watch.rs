@@ -28,8 +28,8 @@ use tokio::{
 };
 
 use crate::{
-    plan::{Look, Step},
-    reload::Plugins,
+    plan::Look,
+    reload::{Due, Plugins},
 };
 
 /// How long a file has to stay as it is to be taken: what writes in pieces is mostly
@@ -162,9 +162,8 @@ async fn keep_up(plugins: &Plugins, shared: &Arc<Shared>) {
         // Before the look, so that what changes after it is heard of.
         events.follow(plugins.folder(), shared);
         let settling = match plugins.look(look).await {
-            Ok(plan) => {
-                let settling = plan.is_settling();
-                loads.begin(plugins, plan.0);
+            Ok((due, settling)) => {
+                loads.begin(due);
                 settling
             }
             // It is told where the folder is shown, and the next look may find it.
@@ -203,17 +202,11 @@ async fn quiet(shared: &Shared) {
 struct Loads(HashMap<Kind, AbortHandle>);
 
 impl Loads {
-    fn begin(&mut self, plugins: &Plugins, steps: BTreeMap<Kind, Step>) {
+    fn begin(&mut self, all: Vec<Due>) {
         self.0.retain(|_, load| !load.is_finished());
-        for (kind, step) in steps {
-            if matches!(step, Step::Keep | Step::Settle(_)) {
-                continue;
-            }
-            let plugins = plugins.clone();
-            let load = tokio::spawn({
-                let kind = kind.clone();
-                async move { plugins.follow(kind, step).await }
-            });
+        for due in all {
+            let kind = due.kind.clone();
+            let load = tokio::spawn(due.follow());
             // What was being loaded is not what the file is any more.
             if let Some(before) = self.0.insert(kind, load.abort_handle()) {
                 before.abort();
