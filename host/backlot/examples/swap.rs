@@ -80,7 +80,7 @@ fn version(component: &[u8], number: u8) -> Vec<u8> {
 
 /// Starts a task that ticks for some seconds.
 async fn start(host: &Host, kind: &Kind) -> Result<TaskId, Box<dyn Error>> {
-    let producer = host.catalog().producer(kind.clone(), Ask::default());
+    let producer = host.producer(kind.as_str(), Ask::default()).await?;
     let input = r#"{"count":25,"every_ms":100}"#.to_owned();
     let start = Start { label: "ticks".to_owned(), input, ..Start::default() };
     Ok(host.registry().start(Arc::new(producer), start).await?)

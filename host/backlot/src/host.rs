@@ -6,8 +6,8 @@ use backlot_registry::{
     self as registry, Caps, Catalog as _, Environment, Kind, KindState, Registry, SystemClock,
 };
 use backlot_wasm::{
-    self as wasm, Cache, Capacity, Component, ComponentCatalog, Engine, EngineConfig, EngineError,
-    KindError, Plugins, Policy, Watch, Watching,
+    self as wasm, Ask, Cache, Capacity, Component, ComponentCatalog, Engine, EngineConfig,
+    EngineError, KindError, KindProducer, Plugins, Policy, Watch, Watching,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -220,6 +220,21 @@ impl Host {
     /// When there is no such kind, or its file cannot be run.
     pub async fn load_kind(&self, name: &str) -> Result<Component, KindError> {
         self.plugins.current(&Kind::new(name)?).await
+    }
+
+    /// Returns the producer of a kind of the plugin folder, which is loaded unless it is
+    /// already. Tasks run the version that is current when they are started, with what
+    /// the policy and the manifest give of what is asked for.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such kind, or its file cannot be run.
+    pub async fn producer(&self, name: &str, ask: Ask) -> Result<KindProducer, KindError> {
+        let kind = Kind::new(name)?;
+        if self.catalog().current(&kind).is_none() {
+            self.plugins.current(&kind).await?;
+        }
+        Ok(self.catalog().producer(kind, ask))
     }
 
     /// Loads a file that is named after its kind, as those of a plugin folder are, and

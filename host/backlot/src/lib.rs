@@ -12,17 +12,16 @@
 //! use backlot::{
 //!     Config, Host,
 //!     registry::{Caller, Start, Step},
-//!     wasm::{Grant, Limits},
+//!     wasm::Ask,
 //! };
 //!
 //! # async fn embed() -> Result<(), Box<dyn std::error::Error>> {
 //! let host = Host::start(Config::default())?;
 //! let _surface = host.registry().attach_surface("mine");
-//! let ticker = host.load_kind("ticker").await?;
-//! let producer = ticker.producer(Grant::default().open()?, Limits::default());
+//! let ticker = host.producer("ticker", Ask::default()).await?;
 //! let input = r#"{"count":3,"every_ms":100}"#.into();
 //! let start = Start { label: "three lines".into(), input, owner: None, step: Step::default() };
-//! let id = host.registry().start(Arc::new(producer), start).await?;
+//! let id = host.registry().start(Arc::new(ticker), start).await?;
 //! let ended = host.registry().wait(&id, &Caller::Operator, Duration::from_secs(60)).await?;
 //! println!("{}: {}", ended.id, ended.status);
 //! host.shutdown().await;
@@ -38,9 +37,17 @@
 //! limits; without it that is done in this process, and nothing bounds what it takes.
 //!
 //! What a task may reach is its [`wasm::Grant`], which is empty by default, and what it
-//! may use are its [`wasm::Limits`]. How many tasks fit is computed when the host
-//! starts ([`wasm::Capacity`]); a [`wasm::Profile`] chooses between fast starts and
-//! dense crowds.
+//! may use are its [`wasm::Limits`]. A [`wasm::Policy`] says what starts of a kind get of
+//! both; without one they get what they ask for ([`wasm::Ask`]). How many tasks fit is
+//! computed when the host starts ([`wasm::Capacity`]); a [`wasm::Profile`] chooses between
+//! fast starts and dense crowds.
+//!
+//! # Kinds that are replaced
+//!
+//! A host whose [`Config`] says [`Reload::Watch`] keeps its [catalogue](Host::catalog) what
+//! its plugin folder is. A task that runs keeps the version that it was started with; the
+//! producer that the catalogue gives for a kind starts tasks of the one that is current by
+//! then. [`Host::plugins`] loads, unloads, drains and goes back.
 //!
 //! # Work in Rust
 //!
