@@ -1,6 +1,6 @@
 //! The host: what an embedding program starts and what the commands run on.
 
-use std::{io, path::Path, sync::Arc};
+use std::{io, num::NonZero, path::Path, sync::Arc, thread::available_parallelism};
 
 use backlot_registry::{
     self as registry, Caps, Catalog as _, Environment, Kind, KindState, Registry, SystemClock,
@@ -90,6 +90,11 @@ impl Host {
         engine.profile = config.profile;
         engine.instances = config.instances;
         engine.compiler = config.compiler;
+        if config.reload != Reload::Asked {
+            // What is compiled while tasks run leaves them a core.
+            let cores = available_parallelism().map_or(1, NonZero::get);
+            engine.compile_threads = Some(cores.saturating_sub(1).max(1));
+        }
         engine.resolver = config.resolver;
         let mut warnings = Vec::new();
         // Without a cache everything works, and takes longer.

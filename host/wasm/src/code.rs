@@ -127,8 +127,7 @@ pub(crate) async fn of(
         if let Some(found) = kept(&home, &key) {
             return Ok(found);
         }
-        let memory = home.compiler_memory();
-        let code = home.compiler().compile(home.profile(), &bytes, memory, &events)?;
+        let code = home.compile(&bytes, &events)?;
         if let Some(cache) = home.cache() {
             cache.keep(&key, &code);
         }

@@ -49,6 +49,14 @@ impl From<JobError> for CompileError {
     }
 }
 
+/// What a compiler may take of the machine.
+pub(crate) struct Bounds {
+    /// In bytes.
+    pub(crate) memory: u64,
+    /// As many as there are cores when `None`.
+    pub(crate) threads: Option<usize>,
+}
+
 impl Compiler {
     /// Compiles a component for an engine of that profile, taking no more memory than
     /// is given. Blocks.
@@ -56,7 +64,7 @@ impl Compiler {
         &self,
         profile: Profile,
         component: &[u8],
-        memory: u64,
+        bounds: &Bounds,
         events: &Events,
     ) -> Result<Vec<u8>, CompileError> {
         match self {
@@ -67,7 +75,8 @@ impl Compiler {
                     args: &[profile.name()],
                     input: &[component],
                     cpu_secs: CPU_SECS + CPU_SECS_PER_MIB * (function_bytes(component) >> 20),
-                    memory: memory.min(MEMORY),
+                    threads: bounds.threads,
+                    memory: bounds.memory.min(MEMORY),
                     answer: CODE + CODE_PER_BYTE * component.len() as u64,
                 };
                 Ok(job.run(program, events)?)

@@ -23,11 +23,11 @@ use wasmtime::component::Linker;
 use crate::{
     cache::Cache,
     capacity::{Capacity, Machine},
-    compile::CompileError,
+    compile::{Bounds, CompileError},
     imports,
     limits::Exceeded,
     memory::GuestMemory,
-    process::{Compiler, given_up},
+    process::{Compiler, Events, given_up},
     profile::{ASIDES, Profile, settings},
     resolver::Resolver,
     schema::Checker,
@@ -77,6 +77,9 @@ pub struct EngineConfig {
     pub machine: Machine,
     /// Who compiles components.
     pub compiler: Compiler,
+    /// How many threads compiling may take; as many as there are cores when `None`. A
+    /// host that compiles while tasks run leaves them a core.
+    pub compile_threads: Option<usize>,
     /// Where compiled code is kept.
     pub cache: Option<Cache>,
     /// How names are looked up.
@@ -95,6 +98,7 @@ impl EngineConfig {
             guest_memory: machine.guest_memory(),
             machine,
             compiler: Compiler::default(),
+            compile_threads: None,
             cache: None,
             resolver: Resolver::default(),
         }
@@ -144,6 +148,8 @@ struct Inner {
     capacity: Capacity,
     compiler: Compiler,
     compiler_memory: u64,
+    /// How many threads one compiler may take.
+    compiler_threads: Option<usize>,
     cache: Option<Cache>,
     resolver: Resolver,
     /// Turns at compiling.
@@ -181,6 +187,8 @@ impl Engine {
         let settings = settings(config.profile, Some(&capacity));
         let wasmtime = wasmtime::Engine::new(&settings).map_err(fail)?;
         let linker = imports::linker(&wasmtime).map_err(fail)?;
+        // As few as the threads that there are for all of them.
+        let compiles = config.compile_threads.unwrap_or(COMPILES).clamp(1, COMPILES);
         let inner = Arc::new(Inner {
             wasmtime,
             linker,
@@ -189,10 +197,12 @@ impl Engine {
             profile: config.profile,
             capacity,
             compiler: config.compiler,
+            // So that it can also run what is compiled.
             compiler_memory: config.machine.memory() / 2,
             cache: config.cache,
             resolver: config.resolver,
-            compile_turns: Arc::new(Semaphore::new(COMPILES)),
+            compiler_threads: config.compile_threads.map(|all| (all / compiles).max(1)),
+            compile_turns: Arc::new(Semaphore::new(compiles)),
             read_turns: Semaphore::new(READS),
             schema_turns: Arc::new(Semaphore::new(SCHEMAS)),
             tasks: AtomicUsize::new(0),
@@ -240,12 +250,6 @@ impl Engine {
         self.0.cache.as_ref()
     }
 
-    /// Returns what a compiler may take of the machine, in bytes: half of what there
-    /// is for this process, so that it can also run what is compiled.
-    pub(crate) fn compiler_memory(&self) -> u64 {
-        self.0.compiler_memory
-    }
-
     /// Returns where costly work on schemas is done.
     pub(crate) fn checker(&self) -> Checker {
         Checker {
@@ -255,8 +259,15 @@ impl Engine {
         }
     }
 
-    pub(crate) fn compiler(&self) -> &Compiler {
-        &self.0.compiler
+    /// Has a component compiled, within what a compiler may take. Blocks.
+    pub(crate) fn compile(
+        &self,
+        component: &[u8],
+        events: &Events,
+    ) -> Result<Vec<u8>, CompileError> {
+        let inner = &self.0;
+        let bounds = Bounds { memory: inner.compiler_memory, threads: inner.compiler_threads };
+        inner.compiler.compile(inner.profile, component, &bounds, events)
     }
 
     /// Waits for a turn at compiling.
@@ -278,8 +289,7 @@ impl Engine {
     pub fn try_compiler(&self) -> Result<(), CompileError> {
         const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
         let (_give_up, events) = given_up();
-        let memory = self.compiler_memory();
-        self.compiler().compile(self.profile(), EMPTY, memory, &events).map(drop)
+        self.compile(EMPTY, &events).map(drop)
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {

@@ -36,6 +36,8 @@ const BUSY: u32 = 4;
 const SAID: u64 = 4 << 10;
 /// The variable that a program may need to find its libraries.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// The variable that says how many threads a compiler uses.
+const THREADS: &str = "RAYON_NUM_THREADS";
 /// How often a process is looked at that has said all and not ended.
 const LOOK: Duration = Duration::from_millis(5);
 /// The exit code of a process that has found the work to be impossible.
@@ -133,6 +135,8 @@ pub(crate) struct Job<'a> {
     /// What it reads, one part after the other.
     pub(crate) input: &'a [&'a [u8]],
     pub(crate) cpu_secs: u64,
+    /// How many threads it is to use; as many as there are cores when `None`.
+    pub(crate) threads: Option<usize>,
     /// In bytes.
     pub(crate) memory: u64,
     /// The longest answer that is taken, in bytes.
@@ -202,6 +206,7 @@ impl Job<'_> {
     pub(crate) fn run(&self, program: &Path, events: &Events) -> Result<Vec<u8>, JobError> {
         let broken = |error: io::Error| JobError::Broken(format!("{}: {error}", program.display()));
         let library_path = env::var_os(LIBRARY_PATH).map(|path| (LIBRARY_PATH, path));
+        let threads = self.threads.map(|threads| (THREADS, threads.to_string()));
         let mut child = Command::new(program)
             // So that all that comes of it can be ended.
             .process_group(0)
@@ -211,6 +216,7 @@ impl Job<'_> {
             .args(self.args)
             .env_clear()
             .envs(library_path)
+            .envs(threads)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -344,7 +350,15 @@ mod tests {
     use super::*;
 
     fn job<'a>(input: &'a [&'a [u8]], cpu_secs: u64) -> Job<'a> {
-        Job { work: "compile", args: &[], input, cpu_secs, memory: 1 << 30, answer: 1 << 20 }
+        Job {
+            work: "compile",
+            args: &[],
+            input,
+            cpu_secs,
+            threads: None,
+            memory: 1 << 30,
+            answer: 1 << 20,
+        }
     }
 
     fn run(program: &Path, cpu_secs: u64) -> JobError {

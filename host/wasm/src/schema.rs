@@ -188,6 +188,7 @@ impl Inner {
             work: WORK,
             args,
             input: &[&length, self.text.as_bytes(), input_text.as_bytes()],
+            threads: None,
             cpu_secs: CPU_SECS,
             memory: self.checker.memory.min(MEMORY),
             answer: 0,
