@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -106,6 +107,48 @@ fn a_start_narrows_and_never_widens() {
     let ended = place.grep("/in", &["--memory", "1GiB"]);
     assert_eq!(ended.code, Some(3));
     assert!(ended.stderr.contains("add memory = \"1GiB\" to [kind.grep]"), "{}", ended.stderr);
+}
+
+/// C21: what a start narrows a folder to is in that folder.
+#[test]
+fn c21_a_start_narrows_a_folder_to_nothing_outside_of_it() {
+    let place = Place::with(DATA);
+    fs::create_dir_all(place.at("database")).unwrap();
+    fs::write(place.at("database/a.txt"), "needle\n").unwrap();
+    symlink("..", place.at("data/up")).unwrap();
+    symlink(place.at("database"), place.at("data/out")).unwrap();
+    symlink("../database", place.at("data/deep/out")).unwrap();
+    symlink("/proc/self/root", place.at("data/root")).unwrap();
+    symlink("deep", place.at("data/same")).unwrap();
+    let database = place.at("database").display().to_string();
+    let data = place.at("data").display().to_string();
+    for (below, code) in [
+        (format!("{data}/up"), 3),
+        (format!("{data}/up/database"), 3),
+        (format!("{data}/out"), 3),
+        (format!("{data}/deep/out"), 3),
+        (format!("{data}/deep/../deep/out"), 3),
+        (format!("{data}/root{database}"), 3),
+        (format!("{data}/../database"), 3),
+        (format!("{data}base"), 3),
+        (format!("{data}/deep/../../database"), 3),
+        (format!("{data}/a.txt"), 3),
+        (format!("{data}/missing"), 3),
+        // Links and dots that stay within are fine.
+        (format!("{data}/same"), 0),
+        (format!("{data}/deep/../deep"), 0),
+        (format!("{data}//deep/."), 0),
+    ] {
+        let ended = place.grep("/d", &["--dir", &format!("{below}::/d")]);
+        assert_eq!(ended.code, Some(code), "{below}: {}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.stdout.contains("needle"), code == 0, "{below}: {}", ended.stdout);
+        assert!(ended.stderr.lines().count() == 1 || code == 0, "{below}: {}", ended.stderr);
+    }
+    // The granted folder is swapped for a link between two starts.
+    fs::rename(place.at("data"), place.at("away")).unwrap();
+    let ended = place.grep("/in", &[]);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&data), "{}", ended.stderr);
 }
 
 #[test]

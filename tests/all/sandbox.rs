@@ -1,7 +1,9 @@
 //! The sandbox: what is not granted does not exist.
 
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt as _,
     path::Path,
     sync::{
         Arc,
@@ -42,6 +44,7 @@ async fn c21_links_and_dots_do_not_leave_the_granted_folder() {
     let outer = tempfile::tempdir().unwrap();
     let granted = outer.path().join("granted");
     fs::create_dir_all(granted.join("sub")).unwrap();
+    fs::create_dir(outer.path().join("empty")).unwrap();
     fs::write(outer.path().join("outside.txt"), "secret").unwrap();
     fs::write(granted.join("inside.txt"), "inside").unwrap();
     // What a host may have put there itself is refused as well.
@@ -58,12 +61,118 @@ async fn c21_links_and_dots_do_not_leave_the_granted_folder() {
     let output = task.output().await;
     assert_eq!(task.now().status, Status::Completed, "only the calls fail: {:?}", task.now());
     assert!(!output.contains("ESCAPED"), "{output}");
-    assert_eq!(output.lines().count(), 11, "{output}");
+    assert_eq!(output.lines().count(), 33, "{output}");
     let paths = ["paths", "/granted/etc/hostname", "/granted/out", "/granted/inside.txt"];
     let output = probe(&host, folder(&granted, "/granted", "ro"), &paths).await.output().await;
     assert_eq!(output.matches("refused").count(), 2, "{output}");
     assert!(output.contains("read /granted/inside.txt: 6 bytes"), "{output}");
     assert_eq!(outside(), before, "nothing outside changes");
+}
+
+/// C21: names that only the host can make, and what the kernel's links lead to.
+#[tokio::test]
+async fn c21_names_and_links_of_the_host_harm_nobody() {
+    let outer = tempfile::tempdir().unwrap();
+    let granted = outer.path().join("granted");
+    fs::create_dir_all(granted.join("odd")).unwrap();
+    fs::write(outer.path().join("outside.txt"), "secret").unwrap();
+    fs::write(granted.join("inside.txt"), "inside").unwrap();
+    fs::write(granted.join("n".repeat(255)), "long").unwrap();
+    fs::write(granted.join("odd").join(OsStr::from_bytes(b"not \xff text")), "odd").unwrap();
+    fs::write(granted.join("odd/fine"), "fine").unwrap();
+    let links = [
+        ("root", "/proc/self/root/etc/hostname"),
+        ("cwd", "/proc/self/cwd/Cargo.toml"),
+        ("fd", "/proc/self/fd/1"),
+        ("above", "../granted/../outside.txt"),
+        ("loop", "loop"),
+        ("chain", "above"),
+        ("dangling", "nowhere"),
+        ("into", "odd/../inside.txt"),
+    ];
+    for (name, target) in links {
+        std::os::unix::fs::symlink(target, granted.join(name)).unwrap();
+    }
+    let long = format!("/g/{}", "n".repeat(255));
+    let longer = format!("/g/{}", "n".repeat(256));
+    let deep = format!("/g/{}inside.txt", "odd/../".repeat(1_000));
+    let mut paths = vec!["paths".to_owned(), long, longer, deep, "/g/odd/fine".into()];
+    paths.extend(["/g/odd/not \u{fffd} text", "/g/inside.txt/", "/g/\n", "/g/."].map(String::from));
+    paths.extend(links.map(|(name, _)| format!("/g/{name}")));
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let host = TestHost::start();
+    let grant = folder(&granted, "/g", "ro");
+    let output = probe(&host, grant.clone(), &paths).await.output().await;
+    let read: Vec<&str> = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("read /g/"))
+        .map(|line| &line[line.len().min(255)..])
+        .collect();
+    assert_eq!(output.matches("refused ").count() + read.len(), paths.len() - 1, "{output}");
+    assert!(!output.contains("refused /g/odd/fine") && !output.contains("refused /g/into"));
+    assert!(output.contains(&format!("{}: 4 bytes", "n".repeat(255))), "{output}");
+    // The long names, what is fine, and a link that stays within.
+    assert_eq!(read.len(), 3, "{output}");
+    // A listing with a name that is no text fails, or leaves it out; no task ends of it.
+    let task = probe(&host, grant.clone(), &["list", "/g/odd"]).await;
+    let listed = task.output().await;
+    assert_eq!(task.now().status, Status::Completed, "{:?}", task.now());
+    assert!(listed.starts_with("refused") || listed.contains("fine"), "{listed}");
+    let listed = probe(&host, grant, &["list", "/g"]).await.output().await;
+    assert!(listed.contains("inside.txt") && listed.contains("chain"), "{listed}");
+}
+
+/// C21: by no call of either version of WASI.
+#[tokio::test]
+async fn c21_no_call_changes_what_is_granted_for_reading() {
+    let host = TestHost::start();
+    for program in ["probe", "async_command"] {
+        let changes = async |one: &str, other: &str| {
+            let outer = tempfile::tempdir().unwrap();
+            let at = |path: &str| outer.path().join(path);
+            for folder in ["one/sub", "other"] {
+                fs::create_dir_all(at(folder)).unwrap();
+            }
+            fs::write(at("one/a"), "a").unwrap();
+            fs::write(at("other/b"), "b").unwrap();
+            std::os::unix::fs::symlink("a", at("one/link")).unwrap();
+            let all = || {
+                let about = [at("one"), at("other")].map(|path| fs::metadata(path).unwrap());
+                let times = about.map(|about| format!("{:?}", about.modified().unwrap()));
+                (listing(&at("one")), listing(&at("other")), times)
+            };
+            let before = all();
+            let mut grant = folder(&at("one"), "/one", one);
+            grant.dirs.extend(folder(&at("other"), "/other", other).dirs);
+            let component = host.program(program).await;
+            let with = With { grant, ..With::default() };
+            let task = host.try_task(&component, &arguments(&["changes"]), with).await.unwrap();
+            let output = task.output().await;
+            assert_eq!(task.now().status, Status::Completed, "{output}");
+            (output, before, all())
+        };
+        let (output, before, after) = changes("ro", "ro").await;
+        assert!(output.lines().count() >= 27, "{program}: {output}");
+        let done: Vec<&str> = output.lines().filter(|line| line.contains("Ok(")).collect();
+        assert_eq!(done, [""; 0], "{program}: {output}");
+        assert_eq!(before, after, "{program}");
+        // Nor where the other folder may be written to.
+        let (output, before, after) = changes("ro", "rw").await;
+        let done: Vec<&str> = output.lines().filter(|line| line.contains("Ok(")).collect();
+        assert_eq!(done, [""; 0], "{program}: {output}");
+        assert_eq!(before, after, "{program}");
+        // Nor does the one that may be written to take from, or lend to, the other.
+        let (output, before, after) = changes("rw", "ro").await;
+        for call in ["rename out", "rename in", "rename over", "link out", "link in"] {
+            let line = output.lines().find(|line| line.starts_with(&format!("{call}: "))).unwrap();
+            assert!(line.contains("Err("), "{program}: {line}");
+        }
+        assert_eq!((before.1, &before.2[1]), (after.1, &after.2[1]), "{program}");
+        // And all that is so where both may be.
+        let (output, before, after) = changes("rw", "rw").await;
+        assert!(output.matches("Ok(").count() >= 10, "{program}: {output}");
+        assert_ne!(before, after, "{program}");
+    }
 }
 
 /// C21: a folder that is swapped for a link while a guest walks it.

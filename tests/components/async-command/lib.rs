@@ -7,6 +7,8 @@
 //! list               prints the names in the first granted folder, sorted
 //! hold COUNT         begins that many listings of it, reads none, then opens `file`
 //! touch PATH         sets the times of a path, following links, and prints what came of it
+//! changes            tries every call that changes something on the first folder that is
+//!                    granted, and prints what came of each
 //! fetch URL [NAME=VALUE]  fetches it, with a header in which `$VARIABLE` is filled in,
 //!                    and prints the status, the body and the `x-echo` header, backwards
 //! post URL BYTES     posts so many bytes, and prints the status
@@ -16,6 +18,8 @@
 //! resolve NAME       looks it up, and prints what came of it
 //! chance             prints what the clocks and the random numbers are
 //! ```
+
+mod changes;
 
 use wasip3::{
     filesystem::{
@@ -85,6 +89,14 @@ impl wasip3::exports::cli::run::Guest for Program {
                     )
                     .await;
                 print(&format!("{touched:?}\n")).await
+            }
+            ["changes"] => {
+                let said: Vec<String> = changes::all()
+                    .await
+                    .into_iter()
+                    .map(|(call, came)| format!("{call}: {came:?}\n"))
+                    .collect();
+                print(&said.concat()).await
             }
             ["fetch", url, rest @ ..] => {
                 let said = match fetch(url, rest.first().copied(), None).await {

@@ -24,6 +24,9 @@
 //! wait NS                  waits on a pollable for a duration, and prints `over`
 //! wait-until NS            waits on a pollable for an instant, and prints `over`
 //! paths PATH...            tries to read each path, and prints what came of it
+//! changes                  tries every call that changes something on the first folder that
+//!                          is granted, and prints what came of each
+//! list DIR                 prints the names in a folder, or that it could not
 //! escape DIR               tries to leave DIR in many ways, and prints what came of each
 //! dial HOST:PORT...        tries to connect to each, and prints what came of it
 //! send HOST:PORT BYTES     connects and sends so many bytes, a kilobyte a write
@@ -36,6 +39,8 @@
 //! sockets COUNT            makes so many TCP sockets, and prints whether it could
 //! open PATH                opens a path for reading, as a blocking call
 //! ```
+
+mod changes;
 
 use std::{
     env, fs,
@@ -164,6 +169,20 @@ fn main() -> io::Result<()> {
             }
             Ok(())
         }
+        ["changes"] => {
+            for (call, came) in changes::all() {
+                writeln!(out, "{call}: {came:?}")?;
+            }
+            Ok(())
+        }
+        ["list", dir] => match fs::read_dir(dir).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+            Ok(entries) => {
+                let mut names: Vec<_> = entries.iter().map(fs::DirEntry::file_name).collect();
+                names.sort();
+                writeln!(out, "{names:?}")
+            }
+            Err(error) => writeln!(out, "refused {dir}: {error}"),
+        },
         ["escape", dir] => escape(out, Path::new(dir)),
         ["dial", peers @ ..] => {
             for peer in peers {
@@ -359,6 +378,28 @@ fn escape(out: &mut impl io::Write, dir: &Path) -> io::Result<()> {
     tell("folder link", fs::write(link("/tmp", "d").join("new"), "x"))?;
     tell("dot-dot folder link", fs::write(link("..", "u").join("new"), "x"))?;
     tell("absolute path", read(Path::new("/etc/hostname")))?;
+    tell("process root", read(Path::new("/proc/self/root/etc/hostname")))?;
+    tell("link to a process root", read(&link("/proc/self/root", "p").join("etc/hostname")))?;
+    tell("link to a descriptor", read(&link("/proc/self/fd/0", "f")))?;
+    tell("link to a link", read(&link("r", "l")))?;
+    tell("link to itself", read(&link("i", "i")))?;
+    tell("a long name", fs::write(dir.join("n".repeat(256)), "x"))?;
+    tell("a long path", read(&dir.join("sub/../".repeat(700)).join("inside.txt")))?;
+    tell("a longer path", read(&dir.join("./".repeat(100_000)).join("inside.txt")))?;
+    tell("dot-dot and back", read(&dir.join("../granted/../outside.txt")))?;
+    tell("a folder outside", fs::create_dir(dir.join("../made")))?;
+    tell("a folder behind a link", fs::create_dir(dir.join("u/made")))?;
+    tell("removing outside", fs::remove_file(dir.join("../outside.txt")))?;
+    tell("removing behind a link", fs::remove_file(dir.join("u/outside.txt")))?;
+    tell("removing a folder outside", fs::remove_dir(dir.join("../empty")))?;
+    tell("listing outside", fs::read_dir(dir.join("..")).map(drop))?;
+    tell("listing behind a link", fs::read_dir(dir.join("u")).map(drop))?;
+    tell("renaming from outside", fs::rename(dir.join("../outside.txt"), dir.join("got")))?;
+    tell("renaming behind a link", fs::rename(dir.join("inside.txt"), dir.join("u/moved")))?;
+    tell("hard link to an absolute path", fs::hard_link("/etc/hostname", dir.join("h")))?;
+    tell("hard link outside", fs::hard_link(dir.join("inside.txt"), dir.join("../linked")))?;
+    tell("link outside", symlink("inside.txt", &dir.join("../linked")))?;
+    tell("link behind a link", symlink("inside.txt", &dir.join("u/linked")))?;
     tell("slash after a file", read(&dir.join("inside.txt/")))?;
     tell("dot-dot after a folder", read(&dir.join("sub/../../outside.txt")))?;
     tell("writing outside", fs::write(dir.join("../new"), "x"))?;
