@@ -16,9 +16,10 @@ use std::{
 
 use backlot::{
     Config, Reload,
-    registry::{Catalog as _, Change, Kind, KindState, KindView, Status},
+    registry::{Catalog as _, Change, Kind, KindState, KindView, Start, StartError, Status},
+    wasm::{Ask, Policy},
 };
-use backlot_tests::{Memory, TestHost, same_but_new, ver};
+use backlot_tests::{Memory, TestHost, kind, same_but_new, ver};
 use tokio::time::{sleep, timeout};
 
 use crate::reloading::{BOUND, Fixture, printed_only};
@@ -347,6 +348,34 @@ async fn a_file_that_is_removed_and_written_anew_is_never_missed() {
         fixture.change(next).await;
         assert_eq!(fixture.prints().await, letter.to_string());
     }
+}
+
+#[tokio::test]
+async fn a_granted_folder_that_is_made_anew_is_the_one_that_tasks_get() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let text = format!("[kind.grep]\ndirs = ['{}::/in:ro']", data.display());
+    let policy = Policy::parse(&text, "p.toml", folder.path()).unwrap();
+    let plugins = kind("grep").parent().unwrap().to_owned();
+    let host = TestHost::with(Config { plugins, policy, ..Config::default() });
+    host.host.load_kind("grep").await.unwrap();
+    let grep = async || {
+        let producer = host.host.catalog().producer(Kind::new("grep").unwrap(), Ask::default());
+        let input = r#"{"pattern":"needle","path":"/in"}"#.into();
+        let start = Start { label: "search".into(), input, ..Start::default() };
+        let id = host.registry().start(Arc::new(producer), start).await?;
+        Ok::<_, StartError>(host.task_by(id).output().await)
+    };
+    let missing = grep().await.unwrap_err().to_string();
+    assert!(missing.contains(&*data.to_string_lossy()), "{missing}");
+    for name in ["one", "two"] {
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join(name), "needle").unwrap();
+        let found = grep().await.unwrap();
+        assert!(found.contains(name), "{found}");
+        fs::remove_dir_all(&data).unwrap();
+    }
+    assert!(grep().await.unwrap_err().to_string().contains("not granted"));
 }
 
 /// Whatever is loaded by whom, the last that was written is served in the end.

@@ -457,14 +457,17 @@ impl Entry {
 }
 
 impl Serving {
-    /// Returns the producer for starts that ask for nothing in particular. What it is
-    /// granted is opened once.
+    /// Returns the producer for starts that ask for nothing in particular.
     pub(crate) fn plain(&self, sources: &Sources) -> Result<Arc<ComponentProducer>, Refusal> {
         if let Some(plain) = self.plain.get() {
             return Ok(Arc::clone(plain));
         }
         // Two at once may both make one, and one of them stays.
         let plain = Arc::new(self.narrowed(&Ask::default(), sources)?);
+        // A folder is opened for each start: by then another may have its name.
+        if plain.has_folders() {
+            return Ok(plain);
+        }
         Ok(Arc::clone(self.plain.get_or_init(|| plain)))
     }
 
