@@ -1,10 +1,15 @@
 //! The contract: a component that was built against another one is refused when it
 //! is loaded, and told what to do.
 
-use std::fs;
+use std::{fs, sync::Arc, time::Duration};
 
-use backlot::registry::Status;
+use backlot::{
+    Config, Reload,
+    registry::{Catalog as _, Change, Kind, KindState, Start, Status},
+    wasm::Ask,
+};
 use backlot_tests::{Memory, Process, TestHost, With};
+use tokio::time::timeout;
 
 /// A producer in the text format, which ends as soon as it is started. Tests write
 /// it with one thing changed.
@@ -141,7 +146,7 @@ async fn a_schema_that_takes_for_ever_or_too_much_harms_nobody() {
         let since = std::time::Instant::now();
         let loaded = load(&endless).await.map(drop).map_err(|error| error.to_string());
         assert!(loaded.as_ref().is_err_and(|why| why.contains("input-schema")), "{loaded:?}");
-        assert!(since.elapsed() < std::time::Duration::from_secs(20));
+        assert!(since.elapsed() < Duration::from_secs(20));
     }
     let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
     // The words for all that is wrong would be gigabytes.
@@ -167,7 +172,7 @@ async fn a_schema_that_takes_for_ever_or_too_much_harms_nobody() {
             Ok(_) => assert_eq!(says, ""),
             Err(why) => assert!(why.to_string().contains(says), "{why}"),
         }
-        assert!(since.elapsed() < std::time::Duration::from_secs(10));
+        assert!(since.elapsed() < Duration::from_secs(10));
     }
     assert!(memory.growth() < 128 << 20, "{} bytes", memory.growth());
     // A plain one is checked at once, and so is one with references.
@@ -184,14 +189,14 @@ async fn a_schema_that_takes_for_ever_or_too_much_harms_nobody() {
     assert_eq!(host.host.engine().instances(), 0);
 }
 
-/// C32: what differs is told when the component is loaded, not when it is started.
-#[tokio::test]
-async fn c32_a_component_built_against_another_contract_is_refused_when_it_is_loaded() {
-    let folder = tempfile::tempdir().unwrap();
-    let host = TestHost::start();
-    let path = folder.path().join("made.wasm");
+/// What a component may have that others have not: what it is called, the component,
+/// and words of what is said of it.
+type Deviation = (&'static str, Vec<u8>, &'static [&'static str]);
+
+/// Returns the producer with each of the things that versions of a contract differ in.
+fn deviations() -> Vec<Deviation> {
     let import = |text: &str| changed("(component\n", &format!("(component {text}\n"));
-    let cases: &[(&str, Vec<u8>, &[&str])] = &[
+    vec![
         (
             "no done",
             changed("(export \"done\" (func $done))", ""),
@@ -256,19 +261,68 @@ async fn c32_a_component_built_against_another_contract_is_refused_when_it_is_lo
             ),
             &["backlot:producer/host@0.1.0", "report", "string", "u32"],
         ),
-    ];
-    for (what, bytes, says) in cases {
+    ]
+}
+
+/// C32: what differs is told when the component is loaded, not when it is started.
+#[tokio::test]
+async fn c32_a_component_built_against_another_contract_is_refused_when_it_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = TestHost::start();
+    let path = folder.path().join("made.wasm");
+    for (what, bytes, says) in deviations() {
         fs::write(&path, bytes).unwrap();
         let error = match host.host.load_kind_file(&path).await {
             Ok(_) => panic!("{what}: it was loaded"),
             Err(error) => error.to_string(),
         };
-        for word in *says {
+        for word in says {
             assert!(error.contains(word), "{what} does not say {word:?}: {error}");
         }
         assert!(!error.contains('\n'), "{what}: {error}");
     }
     assert_eq!(host.host.engine().instances(), 0, "nothing was run");
+}
+
+/// C32: as an update of a good version, which stays, whoever asks for it.
+#[tokio::test]
+async fn c32_an_update_for_another_contract_leaves_the_version_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("plugins")).unwrap();
+    let replace = |bytes: &[u8]| {
+        fs::write(at("draft"), bytes).unwrap();
+        fs::rename(at("draft"), at("plugins/made.wasm")).unwrap();
+    };
+    let made = Kind::new("made").unwrap();
+    for reload in [Reload::Asked, Reload::Watch] {
+        replace(&wat::parse_str(PRODUCER).unwrap());
+        let host = TestHost::with(Config { plugins: at("plugins"), reload, ..Config::default() });
+        let plugins = host.host.plugins().clone();
+        let before = plugins.load(&made).await.unwrap().generation().clone();
+        let mut changes = host.host.catalog().changes();
+        for (what, bytes, says) in deviations() {
+            replace(&bytes);
+            if reload == Reload::Asked {
+                plugins.load(&made).await.unwrap_err();
+            }
+            let why = match timeout(Duration::from_secs(5), changes.next()).await {
+                Ok(Some(Change::Refused { why, .. })) => why,
+                other => panic!("{what}: {other:?}"),
+            };
+            for word in says {
+                assert!(why.contains(word), "{what} does not say {word:?}: {why}");
+            }
+            let view = host.host.catalog().kind(&made).unwrap();
+            assert_eq!(view.current.unwrap().generation, before, "{what}");
+            assert_eq!((view.state, view.trouble), (KindState::Serving, Some(why)), "{what}");
+            let producer = host.host.catalog().producer(made.clone(), Ask::default());
+            let start = Start { label: what.into(), ..Start::default() };
+            let task = host.task_of(Arc::new(producer), start).await;
+            let ended = task.end().await;
+            assert_eq!((ended.status, ended.generation), (Status::Completed, Some(before.clone())));
+        }
+    }
 }
 
 /// C36: a kind is a name, also where a component says it of itself.

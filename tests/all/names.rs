@@ -69,6 +69,15 @@ async fn c36_names_are_never_used_as_paths() {
         let refused = host.host.load_kind(name).await;
         assert!(matches!(refused, Err(KindError::Name(_))), "{name:?}: {refused:?}");
     }
+    for name in names {
+        let ended = Process::start_with(["policy", "explain", name, "--plugins", "."], |command| {
+            command.current_dir(&plugins);
+        })
+        .wait();
+        assert!(matches!(ended.code, Some(2 | 3)), "{name:?}: {}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.stdout, "", "{name:?}");
+        assert!(!ended.stderr.contains("panicked"), "{name:?}: {}", ended.stderr);
+    }
     let found = host.host.load_kind("b").await.unwrap_err();
     assert!(matches!(found, KindError::OtherKind { .. }), "the folder is the right one: {found}");
 
