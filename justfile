@@ -77,10 +77,12 @@ bench: plugins
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-registry --bench costs
 
 # Feed hostile files to what reads them, each target for so many seconds
-fuzz seconds="300": setup
+fuzz seconds="300": plugins
     @cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz --version 0.13.2
     just _fuzz policy {{ seconds }} ""
     just _fuzz manifest {{ seconds }} ""
+    @# One that is real, to begin with.
+    @mkdir -p tests/fuzz/corpus/check && cp "{{ kinds }}/noop.wasm" tests/fuzz/corpus/check/
     @# All of wasmtime is below it, which takes a quarter of an hour to build.
     just _fuzz check {{ seconds }} "--sanitizer none --codegen-units 16 --features engine"
 
@@ -89,7 +91,7 @@ _fuzz name seconds flags:
     @mkdir -p tests/fuzz/corpus/{{ name }}
     cd tests/fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir . {{ flags }} \
         --target-dir "{{ absolute_path(target) }}/fuzz" {{ name }} corpus/{{ name }} seeds/{{ name }} \
-        -- -max_total_time={{ seconds }} -timeout=60 -rss_limit_mb=4096 -max_len=16384 -verbosity=0 -print_final_stats=1
+        -- -max_total_time={{ seconds }} -timeout=60 -rss_limit_mb=4096 -max_len=131072 -verbosity=0 -print_final_stats=1
 
 # What CI runs
 ci: lint test
