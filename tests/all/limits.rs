@@ -10,6 +10,26 @@ fn limited(limits: Limits) -> With {
 }
 
 #[tokio::test]
+async fn limits_as_large_as_numbers_can_be_are_none() {
+    let host = TestHost::start();
+    let probe = host.program("probe").await;
+    let limits = Limits {
+        deadline: Some(Duration::MAX),
+        cpu: Some(Duration::MAX),
+        final_output: usize::MAX,
+        input: usize::MAX,
+        host_call: usize::MAX,
+        open_files: usize::MAX,
+        host_objects: usize::MAX,
+        ..Limits::default()
+    };
+    let with = limited(limits);
+    let task = host.try_task(&probe, &arguments(&["tick", "2", "10"]), with).await.unwrap();
+    assert_eq!(task.output().await, "line 1\nline 2\n");
+    assert_eq!(task.now().status, Status::Completed);
+}
+
+#[tokio::test]
 async fn memory_is_limited_and_the_limit_is_named() {
     let host = TestHost::start();
     let other = host.probe(&["tick", "50", "20"]).await;

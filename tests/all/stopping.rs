@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use backlot::registry::{KillError, Killed, Status};
+use backlot::registry::{KillError, Killed, Status, StopBounds};
 use backlot_tests::{Task, TestHost, With};
 
 use crate::SHORT;
@@ -167,6 +167,26 @@ async fn the_hosts_shutdown_fails_what_it_stops() {
     let ended = heard.recv().unwrap();
     assert_eq!(ended.status, Status::Failed);
     assert!(ended.detail.unwrap().contains("host shutdown"));
+}
+
+#[tokio::test]
+async fn bounds_beyond_any_clock_are_waited_for_like_others() {
+    let host = TestHost::start();
+    let ticker = host.kind("ticker").await;
+    let bounds = Some(StopBounds { ask: Duration::MAX, grace: Duration::MAX });
+    let start = async || {
+        let with = With { bounds, ..With::default() };
+        let input = r#"{"count":1000,"every_ms":3600000}"#;
+        host.try_task(&ticker, input, with).await.unwrap()
+    };
+    let task = start().await;
+    assert_eq!(task.kill("enough").await.unwrap(), Killed::Requested);
+    assert_eq!(task.end().await.status, Status::Killed);
+    let task = start().await;
+    assert_eq!(task.force("enough").await.unwrap(), Killed::Requested);
+    assert_eq!(task.end().await.status, Status::Killed);
+    let _task = start().await;
+    tokio::time::timeout(Duration::from_secs(20), host.registry().dispose()).await.unwrap();
 }
 
 /// C46 a: a kill that crosses the natural end never changes a terminal state.

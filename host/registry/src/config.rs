@@ -64,6 +64,13 @@ pub struct StopBounds {
     pub grace: Duration,
 }
 
+impl StopBounds {
+    /// Returns how long both may take.
+    pub(crate) fn whole(&self) -> Duration {
+        self.ask.saturating_add(self.grace)
+    }
+}
+
 impl Default for StopBounds {
     fn default() -> Self {
         Self { ask: Duration::from_secs(1), grace: Duration::from_secs(5) }

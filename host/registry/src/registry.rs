@@ -211,7 +211,7 @@ impl Inner {
             task.insist(Insist::TearDown, cause, None);
         }
         for task in tasks {
-            let bound = task.bounds.ask + task.bounds.grace + MARGIN;
+            let bound = task.bounds.whole().saturating_add(MARGIN);
             let left = bound.saturating_sub(asked.elapsed());
             if !task.ends_within(left).await {
                 self.abandon(task, bound);
@@ -225,7 +225,7 @@ impl Inner {
     /// once it is polled again it finds that it may not go on.
     pub(crate) async fn until_table(&self, is_right: impl Fn(&Table) -> bool) {
         let bounds = &self.shared.config.bounds;
-        let mut late = pin!(self.shared.sleep(bounds.ask + bounds.grace + MARGIN));
+        let mut late = pin!(self.shared.sleep(bounds.whole().saturating_add(MARGIN)));
         loop {
             let mut over = pin!(self.start_over.notified());
             // Registered before the look, so that no wake-up falls between.

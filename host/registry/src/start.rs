@@ -190,7 +190,7 @@ impl Registry {
                 };
                 task.insist(Insist::TearDown, cause, None);
                 inner.shared.environment.runtime.spawn(driver.run());
-                let bound = task.bounds.ask + task.bounds.grace + MARGIN;
+                let bound = task.bounds.whole().saturating_add(MARGIN);
                 if !task.ends_within(bound).await {
                     inner.abandon(&task, bound);
                 }

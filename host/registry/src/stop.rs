@@ -109,7 +109,7 @@ impl Registry {
             }
             Demanded::Underway(receiver) => receiver,
         };
-        let bound = task.bounds.ask + MARGIN;
+        let bound = task.bounds.ask.saturating_add(MARGIN);
         let answer = tokio::select! {
             biased;
             // Borrowed, so that this call still counts as asking when it abandons the task.

@@ -99,7 +99,7 @@ impl Recipe<'_> {
         store.limiter(|guest| &mut guest.meter);
         store.set_hostcall_fuel(self.limits.host_call);
         // A guest's own handles; each costs the host some tens of bytes.
-        store.set_max_component_handles(10 * self.limits.host_objects);
+        store.set_max_component_handles(self.limits.host_objects.saturating_mul(10));
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
         store
