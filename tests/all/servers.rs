@@ -33,12 +33,14 @@ impl Server {
             for peer in listener.incoming() {
                 let Ok(mut peer) = peer else { return };
                 let request = request(&mut peer);
-                for piece in answer(&request) {
-                    // A peer that has heard enough is no reason to stop.
-                    let _ = peer.write_all(piece.as_bytes()).and_then(|()| peer.flush());
-                }
+                let pieces = answer(&request);
+                // Told first: whoever has the answer may look at once.
                 if tell.send(request).is_err() {
                     return;
+                }
+                for piece in pieces {
+                    // A peer that has heard enough is no reason to stop.
+                    let _ = peer.write_all(piece.as_bytes()).and_then(|()| peer.flush());
                 }
             }
         });
