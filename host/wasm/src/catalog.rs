@@ -24,7 +24,8 @@ use crate::{
     component::{Component, LoadError, Loaded, Starting},
     engine::Engine,
     instance::ComponentProducer,
-    policy::{Ask, Manifest, Policy, Rules, Sources},
+    policy::{Ask, Decision, Manifest, Policy, Rules, Sources},
+    terms::{Terms, decision},
     trap,
 };
 
@@ -79,8 +80,15 @@ pub(crate) struct Serving {
     pub(crate) component: Component,
     manifest: Option<Manifest>,
     rules: Rules,
-    /// What starts with that ask for nothing in particular.
-    plain: OnceLock<Arc<ComponentProducer>>,
+    plain: OnceLock<Plain>,
+}
+
+/// What starts get that ask for nothing in particular.
+enum Plain {
+    /// All of it is ready.
+    Ready(Arc<ComponentProducer>),
+    /// Folders have yet to be opened.
+    Decided(Box<Decision>),
 }
 
 #[derive(Clone)]
@@ -457,18 +465,31 @@ impl Entry {
 }
 
 impl Serving {
-    /// Returns the producer for starts that ask for nothing in particular.
+    /// Returns the producer for starts that ask for nothing in particular. What they get
+    /// is decided once, and a folder is opened for each: by then another may have its
+    /// name.
     pub(crate) fn plain(&self, sources: &Sources) -> Result<Arc<ComponentProducer>, Refusal> {
-        if let Some(plain) = self.plain.get() {
-            return Ok(Arc::clone(plain));
+        let plain = match self.plain.get() {
+            Some(plain) => plain,
+            None => {
+                let ask = Ask::default();
+                let decision = decision(&self.rules, self.manifest.as_ref(), &ask, sources)?;
+                let plain = match decision.grant.dirs.is_empty() {
+                    true => Plain::Ready(Arc::new(self.opened(decision)?)),
+                    false => Plain::Decided(Box::new(decision)),
+                };
+                // Two at once may both decide, and to the same.
+                self.plain.get_or_init(|| plain)
+            }
+        };
+        match plain {
+            Plain::Ready(producer) => Ok(Arc::clone(producer)),
+            Plain::Decided(decision) => Ok(Arc::new(self.opened(Decision::clone(decision))?)),
         }
-        // Two at once may both make one, and one of them stays.
-        let plain = Arc::new(self.narrowed(&Ask::default(), sources)?);
-        // A folder is opened for each start: by then another may have its name.
-        if plain.has_folders() {
-            return Ok(plain);
-        }
-        Ok(Arc::clone(self.plain.get_or_init(|| plain)))
+    }
+
+    fn opened(&self, decision: Decision) -> Result<ComponentProducer, Refusal> {
+        Ok(self.component.on_terms(Terms::open(&self.rules, decision)?))
     }
 
     /// Returns the producer for a start that asks for that much.

@@ -74,11 +74,6 @@ impl ComponentProducer {
         &self.terms.limits
     }
 
-    /// Tells whether its tasks are granted any folder.
-    pub(crate) fn has_folders(&self) -> bool {
-        !self.terms.grant.dirs().is_empty()
-    }
-
     /// Returns the producer with bounds of its own for the stop ladder.
     pub fn with_bounds(self, bounds: StopBounds) -> Self {
         Self { terms: Terms { bounds: Some(bounds), ..self.terms }, ..self }

@@ -7,7 +7,7 @@ use backlot_registry::{Refusal, StopBounds};
 use crate::{
     grant::OpenGrant,
     limits::Limits,
-    policy::{Ask, Denial, Manifest, Rules, Sources, decide},
+    policy::{Ask, Decision, Denial, Manifest, Rules, Sources, decide},
 };
 
 /// What tasks are started with. Cheap to clone.
@@ -41,8 +41,15 @@ impl Terms {
         ask: &Ask,
         sources: &Sources,
     ) -> Result<Self, Refusal> {
-        let decision = decide(rules, manifest, ask, sources)
-            .map_err(|denial| Refusal::NotGranted(words(&denial)))?;
+        Self::open(rules, decision(rules, manifest, ask, sources)?)
+    }
+
+    /// Opens what was decided on.
+    ///
+    /// # Errors
+    ///
+    /// When a folder that is granted cannot be opened.
+    pub(crate) fn open(rules: &Rules, decision: Decision) -> Result<Self, Refusal> {
         let grant =
             decision.grant.open().map_err(|error| Refusal::NotGranted(error.to_string()))?;
         Ok(Self {
@@ -53,6 +60,20 @@ impl Terms {
             lines: Some(decision.lines),
         })
     }
+}
+
+/// Decides on the terms of a start.
+///
+/// # Errors
+///
+/// A refusal that says which line would allow what is asked for.
+pub(crate) fn decision(
+    rules: &Rules,
+    manifest: Option<&Manifest>,
+    ask: &Ask,
+    sources: &Sources,
+) -> Result<Decision, Refusal> {
+    decide(rules, manifest, ask, sources).map_err(|denial| Refusal::NotGranted(words(&denial)))
 }
 
 /// Returns what a denial says, less that it is one.
