@@ -94,8 +94,8 @@ async fn a_removal_that_is_given_up_is_found_again() {
     sleep(Duration::from_millis(30)).await;
     fs::remove_file(fixture.at("plugins/ver.wasm")).unwrap();
     let given_up = timeout(Duration::from_millis(5), plugins.reload()).await;
-    // The load may have been over already.
-    load.await.unwrap().unwrap();
+    // The load may have been over already, or have found nothing any more.
+    let _ = load.await.unwrap();
     if given_up.is_err() {
         assert_eq!(plugins.reload().await.unwrap().removed, [ver_kind()]);
     }
@@ -115,7 +115,7 @@ async fn an_unloaded_kind_stays_so_whatever_was_under_way() {
         });
         sleep(Duration::from_millis(u64::from(round) * 30)).await;
         plugins.unload(&ver_kind()).await.unwrap();
-        load.await.unwrap().unwrap();
+        let _ = load.await.unwrap();
         // One that was asked for later may have had the later turn.
         plugins.unload(&ver_kind()).await.unwrap();
         fixture.replace("plugins/ver.wasm", &ver('C'));
