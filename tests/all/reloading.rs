@@ -629,6 +629,18 @@ async fn an_unloaded_kind_takes_no_tasks_until_it_is_loaded() {
 }
 
 #[tokio::test]
+async fn a_kind_that_went_back_follows_its_file_again() {
+    let mut fixture = Fixture::watched().await;
+    let ver_kind = Kind::new("ver").unwrap();
+    fixture.plugins().unload(&ver_kind).await.unwrap();
+    fixture.plugins().rollback(&ver_kind, None).await.unwrap();
+    assert_eq!(fixture.prints().await, "A");
+    fixture.replace("plugins/ver.wasm", &ver('B'));
+    while fixture.swapped().await.number != 2 {}
+    assert_eq!(fixture.prints().await, "B");
+}
+
+#[tokio::test]
 async fn a_kind_is_drained_when_its_last_task_has_ended() {
     let mut fixture = Fixture::watched().await;
     let old = fixture.forever().await;

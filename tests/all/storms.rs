@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use backlot::{
@@ -104,27 +104,28 @@ async fn a_removal_that_is_given_up_is_found_again() {
 
 #[tokio::test]
 async fn an_unloaded_kind_stays_so_whatever_was_under_way() {
-    let fixture = Fixture::watched().await;
+    let fixture = Fixture::with(Reload::Asked).await;
     let plugins = fixture.plugins().clone();
-    for round in 0..5 {
-        // A load is under way, by somebody or by the watch, and the next one waits.
-        fixture.replace("plugins/ver.wasm", &same_but_new(&ver('B'), rand(round)));
-        let load = tokio::spawn({
-            let plugins = plugins.clone();
-            async move { plugins.load(&ver_kind()).await.map(drop) }
-        });
-        sleep(Duration::from_millis(u64::from(round) * 30)).await;
-        plugins.unload(&ver_kind()).await.unwrap();
-        let _ = load.await.unwrap();
-        // One that was asked for later may have had the later turn.
-        plugins.unload(&ver_kind()).await.unwrap();
-        fixture.replace("plugins/ver.wasm", &ver('C'));
-        assert!(plugins.reload().await.unwrap().swapped.is_empty());
-        sleep(Duration::from_millis(200)).await;
-        assert_eq!(fixture.view().state, KindState::Unloaded, "round {round}");
-        plugins.load(&ver_kind()).await.unwrap();
-        assert_eq!(fixture.prints().await, "C");
+    let of = ver_kind();
+    let mut unloaded = 0;
+    for round in 0..50 {
+        fixture.replace("plugins/ver.wasm", &ver('B'));
+        // A load is under way, further and further.
+        let unload = async {
+            sleep(Duration::from_micros(round * 20)).await;
+            plugins.unload(&of).await.unwrap();
+        };
+        let (loaded, ()) = tokio::join!(plugins.load(&of), unload);
+        loaded.unwrap();
+        // Otherwise the load was the later of the two.
+        if fixture.view().state == KindState::Unloaded {
+            unloaded += 1;
+            fixture.replace("plugins/ver.wasm", &ver('C'));
+            assert!(plugins.reload().await.unwrap().swapped.is_empty(), "round {round}");
+        }
+        plugins.load(&of).await.unwrap();
     }
+    assert!(unloaded > 0);
 }
 
 #[tokio::test]
@@ -137,17 +138,15 @@ async fn what_is_kept_to_go_back_to_is_lost_by_no_way_back() {
     let catalog = fixture.host.host.catalog().clone();
     let of = ver_kind();
     assert_eq!(fixture.kept(), [3, 2]);
-    for ms in 0..5 {
-        let back = timeout(Duration::from_millis(ms), catalog.rollback(&of, Some(2)));
-        if back.await.is_ok() {
-            catalog.rollback(&of, Some(4)).await.unwrap();
-        }
-        let dropped = catalog.rollback(&of, Some(3));
-        // Polled once, and given up.
-        let _ = timeout(Duration::ZERO, dropped).await;
-        if fixture.view().current.unwrap().generation.number != 4 {
-            catalog.rollback(&of, Some(4)).await.unwrap();
-        }
+    for number in [Some(2), Some(3), None] {
+        // Polled once, which takes the turn, and given up.
+        let given_up = tokio::select! {
+            biased;
+            back = catalog.rollback(&of, number) => back.is_err(),
+            () = std::future::ready(()) => true,
+        };
+        assert!(given_up, "{number:?}");
+        assert_eq!(fixture.view().current.unwrap().generation.number, 4);
         assert_eq!(fixture.kept(), [3, 2]);
     }
     catalog.rollback(&of, Some(3)).await.unwrap();
@@ -165,6 +164,13 @@ async fn a_kind_that_is_unloaded_while_it_drains_has_still_to_be_empty() {
     assert_eq!(fixture.closed().await, KindState::Draining);
     fixture.plugins().unload(&ver_kind()).await.unwrap();
     assert_eq!(fixture.closed().await, KindState::Unloaded);
+    // Somebody else's last task ends, which is looked at.
+    fs::copy(kind("noop"), fixture.at("plugins/noop.wasm")).unwrap();
+    let noop = Kind::new("noop").unwrap();
+    fixture.plugins().load(&noop).await.unwrap();
+    let producer = fixture.host.host.catalog().producer(noop, Ask::default());
+    let start = Start { label: "noop".into(), ..Start::default() };
+    fixture.host.task_of(Arc::new(producer), start).await.end().await;
     let more = timeout(Duration::from_millis(100), fixture.closed());
     assert!(more.await.is_err() && !drain.is_finished(), "a task runs");
     printed_only(&task, 'A').await;
@@ -332,24 +338,6 @@ async fn a_restless_folder_holds_up_no_other_kind() {
     fixture.until_prints('Y').await;
 }
 
-/// As linkers do: the old file is removed and the new one written in its place.
-#[tokio::test]
-async fn a_file_that_is_removed_and_written_anew_is_never_missed() {
-    let mut fixture = Fixture::watched().await;
-    let path = fixture.at("plugins/ver.wasm");
-    for (letter, build) in ['B', 'C', 'A', 'B', 'C'].map(|letter| (letter, ver(letter))) {
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, build).unwrap();
-        let next = |change| match change {
-            Change::Swapped { .. } => Some(()),
-            Change::Closed { state, .. } => panic!("it was {state}"),
-            _ => None,
-        };
-        fixture.change(next).await;
-        assert_eq!(fixture.prints().await, letter.to_string());
-    }
-}
-
 #[tokio::test]
 async fn a_granted_folder_that_is_made_anew_is_the_one_that_tasks_get() {
     let folder = tempfile::tempdir().unwrap();
@@ -489,6 +477,25 @@ async fn states_stay_consistent_whoever_gives_up() {
     assert_eq!(fixture.view().current.unwrap().generation.number, highest + 1);
     fixture.replace("plugins/ver.wasm", &ver('Y'));
     fixture.until_prints('Y').await;
+}
+
+#[tokio::test]
+async fn a_host_that_is_dropped_while_it_loads_is_gone_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..50 {
+        // None of them has been compiled before.
+        let build = same_but_new(&ver('A'), rand(number));
+        fs::write(folder.path().join(format!("ver-{number}.wasm")), build).unwrap();
+    }
+    for ms in [0, 50, 500] {
+        let plugins = folder.path().to_owned();
+        let config = Config { plugins, reload: Reload::Watch, cache: None, ..Config::default() };
+        let host = TestHost::with(config);
+        sleep(Duration::from_millis(ms)).await;
+        let since = Instant::now();
+        drop(host);
+        assert!(since.elapsed() < BOUND, "{:?}", since.elapsed());
+    }
 }
 
 #[tokio::test]

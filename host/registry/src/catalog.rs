@@ -54,6 +54,8 @@ pub enum KindState {
     Draining,
     /// They cannot: the kind was unloaded, or its file is gone.
     Unloaded,
+    /// They cannot yet: the first version is being loaded.
+    Loading,
     /// They cannot: no version of the kind was ever good.
     Broken,
 }
@@ -64,6 +66,7 @@ impl fmt::Display for KindState {
             Self::Serving => "serving",
             Self::Draining => "draining",
             Self::Unloaded => "unloaded",
+            Self::Loading => "loading",
             Self::Broken => "broken",
         })
     }

@@ -282,7 +282,9 @@ impl ComponentCatalog {
                     turn.close(KindState::Unloaded, "it was drained".to_owned());
                     return Ok(());
                 }
-                (KindState::Unloaded | KindState::Broken, true) => return Ok(()),
+                (KindState::Unloaded | KindState::Broken | KindState::Loading, true) => {
+                    return Ok(());
+                }
             }
         }
     }
@@ -429,7 +431,8 @@ impl Entry {
         match (&self.closed, &self.current) {
             (Some(closed), _) => closed.state,
             (None, Some(_)) => KindState::Serving,
-            (None, None) if self.last_number == 0 => KindState::Broken,
+            (None, None) if self.trouble.is_some() => KindState::Broken,
+            (None, None) if self.last_number == 0 => KindState::Loading,
             (None, None) => KindState::Unloaded,
         }
     }
@@ -529,7 +532,8 @@ fn serving(kind: &Kind, entry: Option<&Entry>) -> Result<Arc<Serving>, Refusal> 
         Some((None, Some(current), _)) => return Ok(Arc::clone(&current.serving)),
         Some((Some(closed), ..)) => format!("{kind} takes no tasks: {}", closed.why),
         Some((None, None, Some(trouble))) => format!("{kind} cannot be run: {trouble}"),
-        Some((None, None, None)) | None => format!("there is no kind `{kind}`"),
+        Some((None, None, None)) => format!("{kind} is being loaded for the first time"),
+        None => format!("there is no kind `{kind}`"),
     };
     Err(Refusal::Unavailable(why))
 }

@@ -200,6 +200,12 @@ impl Plugins {
         number: Option<u64>,
     ) -> Result<Generation, RollbackError> {
         let generation = self.0.catalog.rollback(kind, number).await?;
+        // It serves again, so its file is looked at again, though not as it is now.
+        let path = path_of_kind(&self.0.folder, kind);
+        let now = on_a_thread(move || Ok::<_, KindError>(stamp(&path))).await;
+        if let (Ok(now), Some(known @ Known::Held)) = (now, self.state().known.get_mut(kind)) {
+            *known = Known::Tried(now);
+        }
         if let Some(component) = self.0.catalog.current(kind) {
             self.mark(kind, &component).await;
         }

@@ -10,8 +10,11 @@ use std::{
     fmt, fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Component, Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
-    thread::{self, JoinHandle},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
     time::Duration,
 };
 
@@ -51,7 +54,8 @@ const LINKS: usize = 40;
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// Hears when the thread is about to end.
+    over: Mutex<Receiver<()>>,
 }
 
 /// How changes are noticed.
@@ -115,12 +119,15 @@ impl Watch {
         // Of its own, so that neither guests nor whoever embeds the host hold it up.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let watch = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("backlot-watch".to_owned()).spawn(move || {
+        let (end, over) = mpsc::channel();
+        thread::Builder::new().name("backlot-watch".to_owned()).spawn(move || {
+            // Also where it panics.
+            let _end: Sender<()> = end;
             runtime.block_on(keep_up(&plugins, &watch));
             // A file that cannot be read may hold a thread up for ever.
             runtime.shutdown_background();
         })?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, over: Mutex::new(over) })
     }
 
     /// Returns how changes are noticed.
@@ -132,10 +139,9 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.shared.stop.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A panic in it was told when it came about.
-            let _ = thread.join();
-        }
+        // For what it is at to be over, mostly at once; not for a folder that hangs.
+        let over = self.over.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = over.recv_timeout(PATIENCE);
     }
 }
 
