@@ -2,8 +2,10 @@
 //!
 //! Compiled code is trusted blindly by whoever loads it, so an entry is what it
 //! says only if its checksum says so, on the very file that is then mapped, and
-//! only in a folder that nobody else can write to. Whatever is wrong with an entry
-//! makes it a miss. It is kept for one component, by digest, and for one way to
+//! only in a folder that nobody else can write to. It is the folder that keeps those
+//! out who mean harm; the checksum finds what was damaged, and is one that takes
+//! little time, since every load sums up all of its entry. Whatever is wrong with an
+//! entry makes it a miss. It is kept for one component, by digest, and for one way to
 //! compile, by wasmtime's version and settings.
 //!
 //! A memo says which component a file holds, by all that changes when a file does,
@@ -14,7 +16,7 @@ use std::{
     fmt,
     fs::{self, File, Metadata},
     hash::{BuildHasher as _, Hash as _, Hasher as _},
-    io::{self, Read as _, Write as _},
+    io::{self, BufReader, Read as _, Write as _},
     os::{
         fd::{AsRawFd as _, OwnedFd},
         unix::fs::{DirBuilderExt as _, MetadataExt as _},
@@ -32,17 +34,21 @@ use rustix::{
     process::geteuid,
 };
 use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::Xxh3;
 
 /// What ends the file of an entry: a mark with the version of this format, the
 /// digest of the component, the key of the engine and the checksum of all before.
-const TRAILER: usize = MARK.len() + 32 + 8 + 32;
-const MARK: &[u8; 8] = b"BACKLOT\x01";
+const TRAILER: usize = MARK.len() + 32 + 8 + 16;
+const MARK: &[u8; 8] = b"BACKLOT\x02";
 /// How the names of files end.
 const CODE: &str = "code";
 const MEMO: &str = "memo";
 const DRAFT: &str = "draft";
 /// The largest entry that is looked at, in bytes.
 const ENTRY_BYTES: u64 = 2 << 30;
+/// How much of an entry is read at a time: what stays in a core's own cache until it
+/// is summed up.
+const PIECE: usize = 64 << 10;
 /// How large a memo may be, in bytes: a few numbers and a digest.
 const MEMO_BYTES: u64 = 512;
 /// A file that was changed this recently may be changed again without its times
@@ -398,9 +404,9 @@ impl Key {
 
     /// Returns all that stands behind the code in its file.
     fn trailer(&self, code: &[u8]) -> Vec<u8> {
-        let mark = self.mark();
-        let sum = Sha256::new_with_prefix(code).chain_update(&mark).finalize();
-        [mark.as_slice(), &sum].concat()
+        let mut sum = Xxh3::new();
+        sum.update(code);
+        self.closed(sum)
     }
 
     /// Tells whether a file is a whole entry of this key.
@@ -408,14 +414,20 @@ impl Key {
         let Some(length) = file.metadata()?.len().checked_sub(TRAILER as u64) else {
             return Ok(false);
         };
-        let mut sum = Sha256::new();
-        let mut code = file.take(length);
+        let mut sum = Xxh3::new();
+        let mut code = BufReader::with_capacity(PIECE, file.take(length));
         io::copy(&mut code, &mut sum)?;
         let mut trailer = Vec::with_capacity(TRAILER);
-        code.into_inner().take(TRAILER as u64).read_to_end(&mut trailer)?;
+        let rest = code.into_inner().into_inner();
+        rest.take(TRAILER as u64).read_to_end(&mut trailer)?;
+        Ok(trailer == self.closed(sum))
+    }
+
+    /// Returns what stands behind code of which this is the sum.
+    fn closed(&self, mut sum: Xxh3) -> Vec<u8> {
         let mark = self.mark();
-        let sum = sum.chain_update(&mark).finalize();
-        Ok(trailer == [mark.as_slice(), &sum].concat())
+        sum.update(&mark);
+        [mark.as_slice(), &sum.digest128().to_le_bytes()].concat()
     }
 }
 
@@ -502,6 +514,33 @@ mod tests {
             assert!(!fixture.entry(&one).exists(), "it stays and is looked at for ever");
         }
         assert!(fixture.has(&other));
+    }
+
+    #[test]
+    fn an_entry_of_the_format_before_is_a_miss() {
+        let fixture = fixture();
+        let key = key(b"a");
+        let mark = [b"BACKLOT\x01".as_slice(), &key.component.0, &key.engine.to_le_bytes()];
+        let code = [b"code of a".as_slice(), &mark.concat()].concat();
+        let sum = Sha256::digest(&code);
+        fs::write(fixture.entry(&key), [code.as_slice(), &sum].concat()).unwrap();
+        assert!(!fixture.has(&key));
+        fixture.cache.keep(&key, b"code of a");
+        assert!(fixture.has(&key));
+    }
+
+    #[test]
+    fn an_entry_of_many_pieces_is_found_and_damage_in_each_of_them() {
+        let fixture = fixture();
+        let code: Vec<u8> = (0..3 * PIECE + 7).map(|at| (at % 251) as u8).collect();
+        for place in (0..code.len()).step_by(PIECE / 2 + 1) {
+            fixture.cache.keep(&key(b"a"), &code);
+            assert!(fixture.has(&key(b"a")));
+            let mut entry = fs::read(fixture.entry(&key(b"a"))).unwrap();
+            entry[place] ^= 0x80;
+            fs::write(fixture.entry(&key(b"a")), entry).unwrap();
+            assert!(!fixture.has(&key(b"a")), "byte {place} is another");
+        }
     }
 
     #[test]
