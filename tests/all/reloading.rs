@@ -622,6 +622,10 @@ async fn an_unloaded_kind_takes_no_tasks_until_it_is_loaded() {
     fixture.replace("plugins/ver.wasm", &ver('B'));
     fixture.plugins().reload().await.unwrap();
     assert!(fixture.refuses().await.contains("it was unloaded"));
+    // Nor does it come back because somebody wants to start a task of it.
+    let error = fixture.host.host.producer("ver", Ask::default()).await.unwrap_err().to_string();
+    assert!(error.contains("ver takes no tasks: it was unloaded or drained"), "{error}");
+    assert!(fixture.refuses().await.contains("it was unloaded"));
     fixture.plugins().load(&ver_kind).await.unwrap();
     assert_eq!(fixture.prints().await, "B");
     printed_only(&running, 'A').await;
@@ -629,15 +633,18 @@ async fn an_unloaded_kind_takes_no_tasks_until_it_is_loaded() {
 }
 
 #[tokio::test]
-async fn a_kind_that_went_back_follows_its_file_again() {
+async fn a_kind_that_goes_back_after_it_was_unloaded_follows_its_file_again() {
     let mut fixture = Fixture::watched().await;
     let ver_kind = Kind::new("ver").unwrap();
-    fixture.plugins().unload(&ver_kind).await.unwrap();
-    fixture.plugins().rollback(&ver_kind, None).await.unwrap();
-    assert_eq!(fixture.prints().await, "A");
     fixture.replace("plugins/ver.wasm", &ver('B'));
-    while fixture.swapped().await.number != 2 {}
-    assert_eq!(fixture.prints().await, "B");
+    assert_eq!(fixture.swapped().await.number, 2);
+    fixture.plugins().unload(&ver_kind).await.unwrap();
+    assert_eq!(fixture.plugins().rollback(&ver_kind, Some(1)).await.unwrap().number, 1);
+    assert!(fixture.plugins().reload().await.unwrap().swapped.is_empty());
+    assert_eq!(fixture.prints().await, "A");
+    fixture.replace("plugins/ver.wasm", &ver('C'));
+    while fixture.swapped().await.number != 3 {}
+    assert_eq!(fixture.prints().await, "C");
 }
 
 #[tokio::test]
@@ -651,6 +658,7 @@ async fn a_kind_is_drained_when_its_last_task_has_ended() {
     let drain = tokio::spawn(async move { plugins.drain(&Kind::new("ver").unwrap()).await });
     assert_eq!(fixture.closed().await, KindState::Draining);
     assert!(fixture.refuses().await.contains("it is being drained"));
+    assert!(fixture.host.host.producer("ver", Ask::default()).await.is_err());
     for (task, letter) in [(new, 'B'), (old, 'A')] {
         assert!(!drain.is_finished());
         printed_only(&task, letter).await;

@@ -222,7 +222,8 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// When there is no such kind, or its file cannot be run.
+    /// When there is no such kind, its file cannot be run, or the kind was unloaded or
+    /// drained; [`Plugins::load`] brings it back.
     pub async fn load_kind(&self, name: &str) -> Result<Component, KindError> {
         self.plugins.current(&Kind::new(name)?).await
     }
@@ -233,7 +234,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// When there is no such kind, or its file cannot be run.
+    /// As [`Host::load_kind`].
     pub async fn producer(&self, name: &str, ask: Ask) -> Result<KindProducer, KindError> {
         let kind = Kind::new(name)?;
         if self.catalog().current(&kind).is_none() {

@@ -98,6 +98,12 @@ struct Kept {
     manifest: Option<Manifest>,
 }
 
+/// A good version from before that is ready again.
+pub(crate) struct Earlier {
+    pub(crate) component: Component,
+    kept: Kept,
+}
+
 struct Leaving {
     about: About,
     loaded: Weak<Loaded>,
@@ -229,9 +235,18 @@ impl ComponentCatalog {
         kind: &Kind,
         number: Option<u64>,
     ) -> Result<Generation, RollbackError> {
-        if !self.0.kinds().contains_key(kind) {
-            return Err(RollbackError::UnknownKind(kind.clone()));
-        }
+        let (turn, earlier) = self.earlier(kind, number).await?;
+        Ok(turn.put_back(earlier))
+    }
+
+    /// Makes a good version from before ready again, and returns it with the turn to put
+    /// it back.
+    pub(crate) async fn earlier(
+        &self,
+        kind: &Kind,
+        number: Option<u64>,
+    ) -> Result<(Turn, Earlier), RollbackError> {
+        self.known(kind).map_err(|UnknownKind(kind)| RollbackError::UnknownKind(kind))?;
         let turn = self.turn(kind).await;
         let (kept, at) = self.0.choose(kind, number)?;
         let number = kept.about.generation.number;
@@ -241,7 +256,7 @@ impl ComponentCatalog {
                 .await
                 .map_err(|source| RollbackError::Load { kind: kind.clone(), number, source })?,
         };
-        Ok(turn.put(component, kept.manifest, kept.about.loaded_at_ms))
+        Ok((turn, Earlier { component, kept }))
     }
 
     /// Starts no more tasks of a kind, and lets go of what is current. Tasks that run
@@ -532,7 +547,7 @@ fn serving(kind: &Kind, entry: Option<&Entry>) -> Result<Arc<Serving>, Refusal> 
         Some((None, Some(current), _)) => return Ok(Arc::clone(&current.serving)),
         Some((Some(closed), ..)) => format!("{kind} takes no tasks: {}", closed.why),
         Some((None, None, Some(trouble))) => format!("{kind} cannot be run: {trouble}"),
-        Some((None, None, None)) => format!("{kind} is being loaded for the first time"),
+        Some((None, None, None)) => format!("no version of {kind} is loaded yet"),
         None => format!("there is no kind `{kind}`"),
     };
     Err(Refusal::Unavailable(why))
@@ -576,6 +591,11 @@ impl Turn {
     pub(crate) fn swap(self, component: Component, manifest: Option<Manifest>) -> Generation {
         let now = self.inner.clock.epoch_ms();
         self.put(component, manifest, now)
+    }
+
+    /// Makes a version from before current again.
+    pub(crate) fn put_back(self, Earlier { component, kept }: Earlier) -> Generation {
+        self.put(component, kept.manifest, kept.about.loaded_at_ms)
     }
 
     fn put(

@@ -117,6 +117,9 @@ pub enum KindError {
     /// The policy does not let the component be of the kind.
     #[error(transparent)]
     NotAdmitted(#[from] Denial),
+    /// The kind was unloaded or drained, and is left alone until it is loaded.
+    #[error("{0} takes no tasks: it was unloaded or drained, and has to be loaded again")]
+    Held(Kind),
     /// The process has no room to look at a file.
     #[error("nothing can be loaded now: {0}")]
     Unable(String),

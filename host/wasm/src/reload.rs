@@ -140,7 +140,8 @@ impl Plugins {
     ///
     /// # Errors
     ///
-    /// When there is no such kind, or its file cannot be run.
+    /// When there is no such kind, its file cannot be run, or the kind was unloaded or
+    /// drained and not loaded again.
     pub async fn current(&self, kind: &Kind) -> Result<Component, KindError> {
         let path = self.path(kind).await?;
         let stamp = {
@@ -150,7 +151,14 @@ impl Plugins {
         let known = self.state().known.get(kind).copied();
         match self.0.catalog.current(kind) {
             Some(component) if known == Some(Known::Tried(stamp)) => Ok(component),
-            _ => self.take(self.0.catalog.turn(kind).await, kind, &path).await,
+            _ => {
+                let turn = self.0.catalog.turn(kind).await;
+                // With the turn: whoever had it before may have unloaded the kind.
+                if self.state().known.get(kind) == Some(&Known::Held) {
+                    return Err(KindError::Held(kind.clone()));
+                }
+                self.take(turn, kind, &path).await
+            }
         }
     }
 
@@ -199,17 +207,23 @@ impl Plugins {
         kind: &Kind,
         number: Option<u64>,
     ) -> Result<Generation, RollbackError> {
-        let generation = self.0.catalog.rollback(kind, number).await?;
-        // It serves again, so its file is looked at again, though not as it is now.
+        let (turn, earlier) = self.0.catalog.earlier(kind, number).await?;
+        self.mark(kind, &earlier.component).await;
         let path = path_of_kind(&self.0.folder, kind);
+        // Where that cannot be looked at, what is there is news to the next look.
         let now = on_a_thread(move || Ok::<_, KindError>(stamp(&path))).await;
-        if let (Ok(now), Some(known @ Known::Held)) = (now, self.state().known.get_mut(kind)) {
-            *known = Known::Tried(now);
+        {
+            let mut state = self.state();
+            // With the turn, and only now that nothing can be given up any more.
+            if state.known.get(kind) == Some(&Known::Held) {
+                let known = match now.unwrap_or(Stamp::NOTHING) {
+                    Stamp { component: None, .. } => Known::Gone,
+                    now => Known::Tried(now),
+                };
+                state.known.insert(kind.clone(), known);
+            }
         }
-        if let Some(component) = self.0.catalog.current(kind) {
-            self.mark(kind, &component).await;
-        }
-        Ok(generation)
+        Ok(turn.put_back(earlier))
     }
 
     /// Has the file of a kind left alone, and returns the turn to close the kind.
