@@ -65,12 +65,18 @@ impl Shelf {
             return Ok(());
         }
         self.keep(kind, Aside::Copied)?;
-        // The manifest first: a new version is on its own terms from its first task on.
         match manifest {
-            Some(manifest) => self.write(&beside, manifest.as_bytes())?,
-            None => remove(&beside)?,
+            // The manifest first: a new version is on its own terms from its first task on.
+            Some(manifest) => {
+                self.write(&beside, manifest.as_bytes())?;
+                self.write(&path, component)
+            }
+            // The manifest last: one that asks for little is not without it meanwhile.
+            None => {
+                self.write(&path, component)?;
+                remove(&beside)
+            }
         }
-        self.write(&path, component)
     }
 
     /// Takes the version that is used away, and keeps it. Tells whether there was one.
@@ -81,12 +87,14 @@ impl Shelf {
     }
 
     /// Puts a version that is kept back in place of the one that is used, which is kept.
-    pub(crate) fn put_back(&self, kind: &Kind, kept: &Kept) -> io::Result<()> {
-        let component = fs::read(&kept.file)?;
-        let manifest = match fs::read_to_string(kept.file.with_extension("toml")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            manifest => Some(manifest?),
-        };
+    /// What is put there is what was read of it, and not what its files hold by now.
+    pub(crate) fn put_back(
+        &self,
+        kind: &Kind,
+        kept: &Kept,
+        component: &[u8],
+        manifest: Option<&str>,
+    ) -> io::Result<()> {
         // Out of the way first: its number may be given anew, and it is not to push
         // another one out.
         let aside = |path: &Path, there: bool| {
@@ -102,7 +110,7 @@ impl Shelf {
         for file in &files {
             away.push(aside(file, true)?);
         }
-        match self.put(kind, &component, manifest.as_deref()) {
+        match self.put(kind, component, manifest) {
             Ok(()) => away.iter().try_for_each(|path| remove(path)),
             Err(error) => {
                 for file in &files {
@@ -245,6 +253,17 @@ mod tests {
     }
 
     #[test]
+    fn what_asks_for_little_is_not_without_its_manifest_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        // Nothing can be put in place of a folder, so it ends halfway.
+        fs::create_dir(folder.path().join("a.wasm")).unwrap();
+        fs::write(folder.path().join("a.toml"), "env = []").unwrap();
+        shelf.put(&kind(), b"1", None).unwrap_err();
+        assert!(folder.path().join("a.toml").exists());
+    }
+
+    #[test]
     fn a_version_comes_back_with_its_manifest() {
         let folder = tempfile::tempdir().unwrap();
         let shelf = Shelf::open(folder.path()).unwrap();
@@ -252,11 +271,15 @@ mod tests {
         shelf.put(&kind(), b"1", Some("env = []")).unwrap();
         shelf.put(&kind(), b"2", None).unwrap();
         assert_eq!((at("a.wasm"), at("a.toml")), (Some("2".into()), None));
-        let first = kept(folder.path(), &kind()).unwrap().remove(0);
-        shelf.put_back(&kind(), &first).unwrap();
+        let back = |component: &[u8], manifest| {
+            let last = kept(folder.path(), &kind()).unwrap().remove(0);
+            assert_eq!(fs::read(&last.file).unwrap(), component);
+            shelf.put_back(&kind(), &last, component, manifest).unwrap();
+        };
+        back(b"1", Some("env = []"));
         assert_eq!((at("a.wasm"), at("a.toml")), (Some("1".into()), Some("env = []".into())));
         assert_eq!(digests(folder.path()), [digest_of(b"2")]);
-        shelf.put_back(&kind(), &kept(folder.path(), &kind()).unwrap()[0]).unwrap();
+        back(b"2", None);
         assert_eq!((at("a.wasm"), at("a.toml")), (Some("2".into()), None));
         assert_eq!(digests(folder.path()), [digest_of(b"1")]);
         let names: Vec<_> = fs::read_dir(folder.path().join(".backlot/a")).unwrap().collect();

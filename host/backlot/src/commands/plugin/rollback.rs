@@ -33,12 +33,14 @@ pub(super) async fn rollback(
         let (path, found) = (chosen.file, found.kind.clone());
         return Err(KindError::OtherKind { path, found }.into());
     }
-    host.policy().rules(&kind).admits(&found.digest).map_err(KindError::from)?;
-    shelf.put_back(&kind, &chosen).map_err(fail)?;
+    let digest = found.digest.to_string();
+    host.policy().rules(&kind).admits(&digest).map_err(KindError::from)?;
+    // The bytes that were checked are the bytes that are put back.
+    shelf.put_back(&kind, &chosen, &checked.bytes, checked.manifest.as_deref()).map_err(fail)?;
 
     let kept = kept(&folder, &kind).map_err(fail)?;
-    let line = format!("{kind}: back to {}", short(&chosen.digest));
-    let done = wire::Plugin::done(&kind, "serving", Some(chosen.digest), digests(&kept));
+    let line = format!("{kind}: back to {}", short(&digest));
+    let done = wire::Plugin::done(&kind, "serving", Some(digest), digests(&kept));
     tell(console, common, args.json, &done, &line).await?;
     Ok(Exit::Completed)
 }
