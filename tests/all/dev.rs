@@ -1,6 +1,9 @@
 //! `backlot dev`: a component that is run anew whenever it changes.
 
-use std::fs;
+use std::{
+    fs::{self, File},
+    process::Command,
+};
 
 use backlot_tests::{Process, ver};
 
@@ -16,6 +19,9 @@ fn a_file_is_run_anew_when_it_changes() {
     assert!(dev.error_line().starts_with("dev: ver, version 1 ("));
     assert!(dev.error_line().contains("found no WebAssembly"));
     assert_eq!(dev.line(), "A");
+    // What is as it was changes nothing either.
+    fs::write(&file, ver('A')).unwrap();
+    assert!(dev.error_line().starts_with("dev: ver, version 1 ("));
     fs::write(&file, ver('B')).unwrap();
     while dev.line() != "B" {}
     assert_eq!(dev.line(), "B");
@@ -24,8 +30,22 @@ fn a_file_is_run_anew_when_it_changes() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(!ended.stdout.contains('A'), "{ended:?}");
     for line in ["dev: ver, version 2 (", "reason: there is a new version"] {
-        assert!(ended.stderr.contains(line), "{line}: {ended:?}");
+        assert_eq!(ended.stderr.matches(line).count(), 1, "{line}: {ended:?}");
     }
+}
+
+#[test]
+fn a_signal_ends_it_also_while_its_input_does_not_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("ver.wasm"), ver('A')).unwrap();
+    assert!(Command::new("mkfifo").arg(at("input")).status().unwrap().success());
+    let dev = Process::start(["dev", &at("ver.wasm"), "--input", &format!("@{}", at("input"))]);
+    // Opened once the other side is, which then waits for what is never written.
+    let _input = File::options().write(true).open(at("input")).unwrap();
+    dev.signal("INT");
+    let ended = dev.wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use backlot_registry::{Kind, Mode, StopBounds};
+use backlot_registry::{Generation, Kind, Mode, StopBounds};
 use backlot_wasm::{Component, Limits, load_checked, path_of_kind};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use serde::Deserialize;
@@ -44,10 +44,18 @@ const MARGIN: Duration = Duration::from_secs(2);
 pub(crate) async fn dev(args: Dev, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let json = args.with.json;
     let mut signals = Signals::listen()?;
-    let session = match Session::open(args, common, console).await {
+    let opened = tokio::select! {
+        opened = Session::open(args, common, console) => opened,
+        // Its input may never come.
+        _ = signals.next() => return Ok(Exit::Completed),
+    };
+    let session = match opened {
         Ok(session) => session,
         Err(refused) => {
-            refused.tell(json, console).await;
+            tokio::select! {
+                () = refused.tell(json, console) => {}
+                _ = signals.next() => {}
+            }
             return Ok(refused.exit);
         }
     };
@@ -82,6 +90,7 @@ enum Source {
 
 /// A task that is shown.
 struct Shown {
+    generation: Generation,
     task: Rc<Follow>,
     telling: Later<'static, anyhow::Result<Exit>>,
 }
@@ -121,6 +130,8 @@ impl Session {
                 built = under_way(building.as_mut()) => {
                     building = None;
                     match built {
+                        // What was changed makes no difference to what runs.
+                        Ok(component) if runs(shown.as_ref(), &component) => {}
                         Ok(component) => {
                             if let Some(before) = shown.take() {
                                 tokio::select! {
@@ -209,7 +220,8 @@ impl Session {
                         never = told.progress() => match never {},
                     }
                 };
-                Some(Shown { task, telling: Box::pin(telling) })
+                let generation = component.generation().clone();
+                Some(Shown { generation, task, telling: Box::pin(telling) })
             }
             Err(refused) => {
                 refused.tell(self.json, &self.console).await;
@@ -220,7 +232,7 @@ impl Session {
 
     /// Asks a task to stop and shows it to its end, which the stop ladder bounds.
     async fn stop(&self, shown: Shown, why: &str) {
-        let Shown { task, telling } = shown;
+        let Shown { task, telling, .. } = shown;
         task.stop(Mode::Ask, why).await;
         let grace = self.wanted.ask.grace.unwrap_or_else(|| StopBounds::default().grace);
         if timeout(grace + MARGIN, telling).await.is_err() {
@@ -250,6 +262,11 @@ impl Session {
             self.console.err.say(&render::complaint(line)).await;
         }
     }
+}
+
+/// Tells whether the task that is shown runs that version.
+fn runs(shown: Option<&Shown>, component: &Component) -> bool {
+    shown.is_some_and(|shown| shown.generation == *component.generation())
 }
 
 /// Says where builds come from.
@@ -303,7 +320,8 @@ async fn cargo(manifest: &Path, release: bool, bin: Option<&str>) -> anyhow::Res
     anyhow::ensure!(building.0.wait()?.success(), "the build has failed");
     match built.len() {
         0 => anyhow::bail!(
-            "the crate builds no component; give it a `main`, or `crate-type = [\"cdylib\"]`"
+            "the crate builds no component; give it a `main`, or `crate-type = [\"cdylib\"]`; of a \
+             workspace name the folder of one crate"
         ),
         1 => Ok(built.remove(0)),
         _ => {
@@ -405,7 +423,9 @@ impl Changes {
 fn is_source(folder: &Path, path: &Path) -> bool {
     let Ok(below) = path.strip_prefix(folder) else { return false };
     let mut parts = below.components().map(|part| part.as_os_str().as_encoded_bytes());
-    let is_made = |part: &[u8]| part.starts_with(b".") || part.ends_with(b"~") || part == b"target";
+    // Cargo makes `target` under another name, with six letters more, and then renames it.
+    let is_target = |part: &[u8]| part.starts_with(b"target") && matches!(part.len(), 6 | 12);
+    let is_made = |part: &[u8]| part.starts_with(b".") || part.ends_with(b"~") || is_target(part);
     // The folder itself changes when something is made in it.
     !parts.any(is_made) && below != Path::new("Cargo.lock") && below != Path::new("")
 }
@@ -417,12 +437,18 @@ mod tests {
     #[test]
     fn what_a_build_makes_is_no_source() {
         let source = |path: &str| is_source(Path::new("/c"), Path::new(path));
-        for path in ["/c/src/lib.rs", "/c/Cargo.toml", "/c/build.rs", "/c/wit/world.wit"] {
+        for path in ["/c/src/lib.rs", "/c/Cargo.toml", "/c/targets/a.rs", "/c/wit/world.wit"] {
             assert!(source(path), "{path}");
         }
-        for path in
-            ["/c", "/c/target/x", "/c/Cargo.lock", "/c/.git/index", "/c/src/.lib.rs.swp", "/d/x"]
-        {
+        for path in [
+            "/c",
+            "/c/target/x",
+            "/c/targetq7Xb2k",
+            "/c/Cargo.lock",
+            "/c/.git/index",
+            "/c/src/.lib.rs.swp",
+            "/d/x",
+        ] {
             assert!(!source(path), "{path}");
         }
     }
