@@ -179,10 +179,14 @@ fn broken_files_are_listed_with_the_reason() {
         assert_eq!((&text["kind"], &text["state"]), (&json!("text"), &json!("broken")));
     }
     let missing = fixture.at("missing");
-    let args = ["plugin", "ls", "--json", "--plugins", missing.to_str().unwrap()];
-    let none = Process::run(args);
-    assert_eq!(none.code, Some(3));
-    assert!(none.stdout.contains("\"error\":\"cannot list the plugin folder"), "{none:?}");
+    for verb in ["ls", "reload"] {
+        let none = Process::run(["plugin", verb, "--json", "--plugins", missing.to_str().unwrap()]);
+        assert_eq!(none.code, Some(3));
+        let document: Value = serde_json::from_str(&none.stdout).unwrap();
+        assert_eq!(document["plugins"], json!([]));
+        let error = document["error"].as_str().unwrap();
+        assert!(error.starts_with("cannot list the plugin folder"), "{none:?}");
+    }
 }
 
 #[test]

@@ -628,6 +628,7 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
         "kinds" => Some(Verb::Kinds),
         "doctor" => Some(Verb::Doctor),
         "check" => Some(Verb::Check),
+        "plugin" if own.iter().any(|word| word == "ls" || word == "reload") => Some(Verb::Plugins),
         "plugin" => Some(Verb::Plugin),
         "policy" => Some(Verb::Policy),
         _ => None,
@@ -733,6 +734,8 @@ mod tests {
         assert_eq!(asked("kinds --bad --json"), Some(Verb::Kinds));
         assert_eq!(asked("doctor --json run"), Some(Verb::Doctor));
         assert_eq!(asked("policy explain --json"), Some(Verb::Policy));
+        assert_eq!(asked("plugin load --json"), Some(Verb::Plugin));
+        assert_eq!(asked("plugin --json ls --bad"), Some(Verb::Plugins));
         assert_eq!(asked("completions --json"), None);
         assert_eq!(asked("run --bad a.wasm -- --json"), None);
         assert_eq!(asked("--json"), None);

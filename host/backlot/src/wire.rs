@@ -180,7 +180,7 @@ pub(crate) struct Report {
     pub(crate) error: Option<String>,
 }
 
-/// The document of `backlot plugin ls --json`.
+/// The document of `backlot plugin ls --json`, and of `reload`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Plugins {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,6 +189,12 @@ pub(crate) struct Plugins {
     /// Why no kind was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+}
+
+impl Plugins {
+    pub(crate) fn refused(error: String) -> Self {
+        Self { folder: None, plugins: Vec::new(), error: Some(error) }
+    }
 }
 
 /// A kind of a plugin folder, as it is or as a verb has left it.

@@ -31,6 +31,8 @@ pub(crate) enum Verb {
     Check,
     Doctor,
     Plugin,
+    /// A verb of `plugin` that answers with a list.
+    Plugins,
     Policy,
 }
 
@@ -45,6 +47,7 @@ impl Verb {
             Self::Check => wire::line(&wire::Report { files: Vec::new(), error: Some(error) }),
             Self::Doctor => wire::line(&wire::Checkup::refused(error)),
             Self::Plugin => wire::line(&wire::Plugin::refused(error)),
+            Self::Plugins => wire::line(&wire::Plugins::refused(error)),
             Self::Policy => wire::line(&wire::Explained::refused(error)),
         }
     }

@@ -21,7 +21,7 @@ use backlot_wasm::KindError;
 
 use crate::{
     cli::{Common, PluginCommand, PluginVerb},
-    commands::print,
+    commands::{Verb, print},
     console::Console,
     exit::Exit,
     host::{Host, HostError},
@@ -42,6 +42,10 @@ pub(crate) async fn plugin(
     console: &Console,
 ) -> anyhow::Result<Exit> {
     let json = verb.verb.json();
+    let answer = match verb.verb {
+        PluginCommand::Ls(_) | PluginCommand::Reload(_) => Verb::Plugins,
+        _ => Verb::Plugin,
+    };
     let done = match verb.verb {
         PluginCommand::Ls(args) => return ls::ls(args, common, console).await,
         PluginCommand::Inspect(args) => inspect::inspect(args, common, console).await,
@@ -55,8 +59,7 @@ pub(crate) async fn plugin(
         Ok(exit) => Ok(exit),
         Err(Stopped::Refused(exit, why)) => {
             if json {
-                let refused = wire::Plugin::refused(why.replace('\n', "; "));
-                print(console, wire::line(&refused)).await?;
+                print(console, answer.refusal(why.replace('\n', "; "))).await?;
             }
             for line in why.lines() {
                 console.err.say(&render::complaint(line)).await;
@@ -125,6 +128,11 @@ fn folder(common: &Common) -> PathBuf {
 /// Says that the plugin folder cannot be changed.
 fn cannot_change(folder: &Path, error: &io::Error) -> Stopped {
     Stopped::refused(format!("cannot change the plugin folder {}: {error}", folder.display()))
+}
+
+/// Says that the plugin folder cannot be listed.
+fn cannot_list(folder: &Path, error: &io::Error) -> Stopped {
+    Stopped::refused(format!("cannot list the plugin folder {}: {error}", folder.display()))
 }
 
 /// Says that the kind is not in the plugin folder.

@@ -8,7 +8,7 @@ use std::{
 
 use backlot_wasm::{KindError, kind_files, kind_of, path_of_kind};
 
-use super::{Stopped, cannot_change, folder, host, kind, short, unknown};
+use super::{Stopped, cannot_change, cannot_list, folder, host, kind, short, unknown};
 use crate::{
     cli::{Common, PluginReload},
     commands::{print, warn},
@@ -25,7 +25,7 @@ pub(super) async fn reload(
     let folder = folder(common);
     let files = match &args.kind {
         Some(name) => vec![file(&folder, name)?],
-        None => kind_files(&folder).map_err(|error| cannot_change(&folder, &error))?,
+        None => kind_files(&folder).map_err(|error| cannot_list(&folder, &error))?,
     };
     let host = host(common)?;
     let mut kinds = Vec::new();
