@@ -641,17 +641,30 @@ impl<'a> Judge<'a> {
     fn bounds(&self, grace: Option<Duration>) -> Result<Option<StopBounds>, Denial> {
         let given = self.given(|section| section.stop.as_ref());
         let stop = given.map(|given| given.said.value).unwrap_or_default();
-        if let (Some(ask), Some(granted), Some(given)) = (grace, stop.grace, given)
+        let default = StopBounds::default();
+        // Without a policy the start may ask for more than the default.
+        let granted = stop.grace.or(self.rules.has_policy().then_some(default.grace));
+        if let (Some(ask), Some(granted)) = (grace, granted)
             && ask > granted
         {
             let show = humantime::format_duration;
-            return Err(Denial::Policy {
-                asked: format!("grace {}", show(ask)),
-                why: format!("{} gives {}", self.rules.at(&given, "stop"), show(granted)),
-                fix: self.rules.change(&given, "stop", &format!("write grace = \"{}\"", show(ask))),
-            });
+            let written = format!("grace = \"{}\"", show(ask));
+            let (why, fix) = match given {
+                Some(given) => (
+                    format!("{} gives {}", self.rules.at(&given, "stop"), show(granted)),
+                    self.rules.change(&given, "stop", &format!("write {written}")),
+                ),
+                None => (
+                    format!(
+                        "{} says nothing of stop, so it is {}",
+                        self.rules.source(),
+                        show(granted)
+                    ),
+                    self.rules.add(&format!("stop = {{ {written} }}")),
+                ),
+            };
+            return Err(Denial::Policy { asked: format!("grace {}", show(ask)), why, fix });
         }
-        let default = StopBounds::default();
         let said = grace.is_some() || stop.ask.is_some() || stop.grace.is_some();
         Ok(said.then(|| StopBounds {
             ask: stop.ask.unwrap_or(default.ask),
@@ -1015,6 +1028,12 @@ env = 'S'
         for (ask, wanted) in fetch {
             assert_eq!(&denied(POLICY, "fetch", None, ask), wanted);
         }
+        let grace = ask(|ask| ask.grace = Some(Duration::from_secs(60)));
+        assert_eq!(
+            denied(POLICY, "bare", None, &grace),
+            "grace 1m is not granted: p.toml says nothing of stop, so it is 5s; add stop = \
+             { grace = \"1m\" } to [kind.bare], which begins at p.toml:19"
+        );
         let tcp = ask(|ask| ask.tcp = parsed(&["db:5432"]));
         assert_eq!(
             denied(POLICY, "bare", None, &tcp),
