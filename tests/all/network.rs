@@ -340,7 +340,7 @@ fn denials_are_told_to_the_audit() {
         Process::start_with(all, audit).wait().stderr
     };
     let said = run(&["dial", "10.0.0.1:80"]);
-    let event = r#"event="denial" task=probe-1 kind=probe what="tcp 10.0.0.1:80 is not granted" rule="tcp""#;
+    let event = r#"event="denial" task=probe-1 kind=probe what="tcp 10.0.0.1:80 is not granted" key="tcp" rule="grant it with --net HOST:PORT""#;
     assert!(said.contains(event), "{said}");
     let said = run(&["paths", "/g/../../etc/hostname", "/g/file"]);
     assert!(said.contains("dirs") && said.contains("hostname"), "{said}");

@@ -161,7 +161,7 @@ pub(crate) struct Run {
 
 /// Run a component, and run it anew whenever it changes
 ///
-/// A crate is built first, and again whenever its sources change. What is built is
+/// A crate is built first, and again whenever a file in its folder changes. What is built is
 /// swapped in; the task that runs is asked to stop, and one of the new version is
 /// started with the same input. A version that cannot be built or run changes nothing.
 /// Ctrl-C ends it.

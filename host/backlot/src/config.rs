@@ -32,7 +32,8 @@ pub struct Config {
     pub threads: Option<usize>,
     /// How names are looked up for guests.
     pub resolver: Resolver,
-    /// What tasks may reach and use, by their kinds.
+    /// What tasks may reach and use, by their kinds. The variables and secrets that it
+    /// names are read when the host starts.
     pub policy: Policy,
     /// Bounds, caps and retention of the registry. The policy may lower the caps.
     pub registry: registry::Config,

@@ -8,7 +8,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use crate::{Kind, StopBounds, TaskHost, TaskId};
+use crate::{Kind, SessionId, StopBounds, TaskHost, TaskId};
 
 /// A boxed future, as object-safe traits need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -43,10 +43,13 @@ pub trait Producer: Send + Sync + 'static {
     /// got. So what stands behind a name can be replaced at any moment, and no task
     /// is half of one version and half of another.
     ///
+    /// `owner` is the session of whom the task is to belong to.
+    ///
     /// # Errors
     ///
     /// A [`Refusal`] when there is none now.
-    fn resolve(&self) -> Result<Option<Arc<dyn Producer>>, Refusal> {
+    fn resolve(&self, owner: Option<&SessionId>) -> Result<Option<Arc<dyn Producer>>, Refusal> {
+        let _ = owner;
         Ok(None)
     }
 

@@ -152,7 +152,7 @@ impl Registry {
     ) -> Result<TaskId, StartError> {
         let inner = &self.inner;
         let Start { label, input, owner, step } = start;
-        let producer = inner.resolve(producer)?;
+        let producer = inner.resolve(producer, owner.as_ref())?;
         let facts = inner.ask_facts(&*producer)?;
         let label: Box<str> = check_label(&label)?.into();
         let id = inner.take_place(&facts, owner.as_ref())?;
@@ -226,9 +226,14 @@ impl Inner {
     }
 
     /// Returns the producer that stands behind the one that was given.
-    fn resolve(&self, producer: Arc<dyn Producer>) -> Result<Arc<dyn Producer>, StartError> {
+    fn resolve(
+        &self,
+        producer: Arc<dyn Producer>,
+        owner: Option<&Owner>,
+    ) -> Result<Arc<dyn Producer>, StartError> {
+        let owner = owner.map(Owner::session);
         let kind = || contain(|| producer.kind().clone()).unwrap_or_else(|_| unnamed());
-        match contain(|| producer.resolve()) {
+        match contain(|| producer.resolve(owner)) {
             Ok(Ok(None)) => Ok(producer),
             Ok(Ok(Some(behind))) => Ok(behind),
             Ok(Err(refusal)) => Err(StartError::Refused { kind: kind(), refusal }),

@@ -1,7 +1,9 @@
 //! What an operator may have to account for: one structured line each, under a target
 //! of its own (`backlot::audit`).
 
-use backlot_registry::{Generation, Kind, KindState, TaskHost, TaskId};
+use backlot_registry::{Generation, Kind, KindState, SessionId, TaskHost, TaskId};
+
+use crate::grant::{OpenDir, OpenGrant};
 
 const TARGET: &str = "backlot::audit";
 
@@ -27,8 +29,14 @@ pub(crate) fn closed(kind: &Kind, state: KindState, why: &str) {
     tracing::info!(target: TARGET, event = "close", %kind, %state, why);
 }
 
-/// A task was started, with what it was granted.
-pub(crate) fn grant(host: &TaskHost, generation: &Generation, lines: &[String]) {
+/// A task is being started, with what it is granted: the lines that its snapshot shows,
+/// and the folders of the host, which that keeps to itself.
+pub(crate) fn grant(
+    host: &TaskHost,
+    generation: &Generation,
+    lines: &[String],
+    folders: &OpenGrant,
+) {
     let task = host.task();
     tracing::info!(
         target: TARGET,
@@ -39,22 +47,25 @@ pub(crate) fn grant(host: &TaskHost, generation: &Generation, lines: &[String]) 
         digest = %generation.digest,
         owner = host.owner_session().map(tracing::field::display),
         grant = lines.join("; "),
+        folders = folders.dirs().iter().map(OpenDir::line).collect::<Vec<_>>().join("; "),
     );
 }
 
 /// A start was not granted what it asked for.
-pub(crate) fn denied_start(kind: &Kind, why: &str) {
-    tracing::info!(target: TARGET, event = "denial", %kind, what = "a start", why);
+pub(crate) fn denied_start(kind: &Kind, owner: Option<&SessionId>, why: &str) {
+    let owner = owner.map(tracing::field::display);
+    tracing::info!(target: TARGET, event = "denial", %kind, owner, what = "a start", why);
 }
 
 /// A task was denied something, and which part of a grant is about that.
-pub(crate) fn denial(task: &TaskId, what: &str, rule: &str) {
+pub(crate) fn denial(task: &TaskId, what: &str, key: &str, rule: &str) {
     tracing::info!(
         target: TARGET,
         event = "denial",
         %task,
         kind = %task.kind,
         what,
+        key,
         rule,
     );
 }

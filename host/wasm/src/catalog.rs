@@ -32,6 +32,10 @@ use crate::{
 /// How many good versions of a kind there are to be, the current one among them.
 const GOOD: usize = 3;
 
+/// How many kinds are remembered; beyond that, those are forgotten that are gone. A
+/// folder of some hundred kinds may be replaced as a whole.
+pub(crate) const REMEMBERED: usize = 1_000;
+
 /// The kinds of a host. Clones are handles to one catalogue.
 #[derive(Clone)]
 pub struct ComponentCatalog(Arc<Inner>);
@@ -442,6 +446,11 @@ impl Entry {
         current.cloned().chain(leaving).all(|loaded| loaded.is_idle())
     }
 
+    /// Tells whether the kind was unloaded and nothing of it runs.
+    fn is_over(&self) -> bool {
+        self.state() == KindState::Unloaded && self.current.is_none() && self.is_idle()
+    }
+
     fn state(&self) -> KindState {
         match (&self.closed, &self.current) {
             (Some(closed), _) => closed.state,
@@ -683,7 +692,11 @@ impl Turn {
             let entry = kinds.entry(self.kind.clone()).or_default();
             entry.closed = Some(Closed { state, why: why.clone() });
             entry.trouble = None;
-            let_go(entry)
+            let before = let_go(entry);
+            if kinds.len() > REMEMBERED {
+                kinds.retain(|kind, entry| *kind == self.kind || !entry.is_over());
+            }
+            before
         };
         drop(before);
         audit::closed(&self.kind, state, &why);

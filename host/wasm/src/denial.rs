@@ -28,10 +28,7 @@ impl Denials {
     pub(crate) fn tell(&self, sort: Sort, what: &str) {
         let Some(link) = self.audit(sort, what) else { return };
         let what = text::line(what);
-        match &self.hints {
-            Some(hints) => link.note(&format!("denied: {what}; {}", hints.of(sort))),
-            None => link.note(&format!("denied: {what}; {}", Hints::default().of(sort))),
-        }
+        link.note(&format!("denied: {what}; {}", self.hint(sort)));
     }
 
     /// Tells of a denial to the audit alone, as the guest's own words about it are
@@ -42,7 +39,15 @@ impl Denials {
             return None;
         }
         // Most of it is a guest's, and a secret can be in that.
-        audit::denial(link.host.task(), &link.masked(text::line(what)), sort.key());
+        let what = link.masked(text::line(what));
+        audit::denial(link.host.task(), &what, sort.key(), &self.hint(sort));
         Some(link)
+    }
+
+    fn hint(&self, sort: Sort) -> String {
+        match &self.hints {
+            Some(hints) => hints.of(sort),
+            None => Hints::default().of(sort),
+        }
     }
 }

@@ -35,6 +35,8 @@ struct Inner {
 }
 
 pub(crate) struct OpenDir {
+    host: PathBuf,
+    access: Access,
     pub(crate) dir: Dir,
     pub(crate) guest: String,
 }
@@ -124,13 +126,24 @@ fn open(grant: DirGrant) -> Result<OpenDir, OpenGrantError> {
         // Which leaves the folder by no link.
         false => opened.and_then(|dir| dir.open_dir(&grant.below)),
     };
-    let dir = opened
-        .map_err(|source| OpenGrantError::Folder { path: grant.host.join(&grant.below), source })?;
+    let host = grant.host.join(&grant.below);
+    let dir = match opened {
+        Ok(dir) => dir,
+        Err(source) => return Err(OpenGrantError::Folder { path: host, source }),
+    };
     let (perms, mode) = match grant.access {
         Access::ReadOnly => (FsPerms::ReadOnly, OpenMode::READ),
         Access::ReadWrite => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
     };
-    Ok(OpenDir { dir: Dir::new(dir.into_std_file(), perms, mode, false), guest: grant.guest })
+    let dir = Dir::new(dir.into_std_file(), perms, mode, false);
+    Ok(OpenDir { host, access: grant.access, dir, guest: grant.guest })
+}
+
+impl OpenDir {
+    /// Returns it as a grant of it is written.
+    pub(crate) fn line(&self) -> String {
+        format!("{}::{}:{}", self.host.display(), self.guest, self.access)
+    }
 }
 
 impl fmt::Debug for OpenGrant {

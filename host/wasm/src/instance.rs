@@ -148,6 +148,8 @@ async fn start(
     let is_command = matches!(component.entry, Entry::Command { .. });
     let secrets = grant.secrets().map_err(|error| Refusal::Unavailable(error.to_string()))?;
     let link = Arc::new(Link::new(host.clone(), is_command, secrets));
+    // Before the guest can be denied anything.
+    audit::grant(&host, &component.generation, lines.as_deref().unwrap_or_default(), &grant);
     let (stdio, args) = match &component.entry {
         Entry::Command { .. } => {
             let CommandInput { mut args, stdin } = CommandInput::from_text(&request.input)?;
@@ -188,7 +190,6 @@ async fn start(
         stops_by_drop: entered.stops_by_drop(),
         drains: entered.holds_output(),
     };
-    audit::grant(&link.host, &component.generation, lines.as_deref().unwrap_or_default());
     let polled = component.engine.polled();
     let running = Running::of(component);
     Ok(Run {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use backlot_registry::{
-    BoxFuture, Form, Generation, Kind, Producer, Refusal, Request, Run, StopBounds, TaskHost,
+    BoxFuture, Form, Generation, Kind, Producer, Refusal, Request, Run, SessionId, StopBounds,
+    TaskHost,
 };
 
 use crate::{
@@ -38,14 +39,14 @@ struct Resolved {
 }
 
 impl KindProducer {
-    fn now(&self) -> Result<Resolved, Refusal> {
+    fn now(&self, owner: Option<&SessionId>) -> Result<Resolved, Refusal> {
         let (serving, starting) = self.catalog.starting(&self.kind)?;
         let producer = match &self.ask {
             None => serving.plain(self.catalog.sources()),
             Some(ask) => serving.narrowed(ask, self.catalog.sources()).map(Arc::new),
         };
         if let Err(Refusal::NotGranted(why)) = &producer {
-            audit::denied_start(&self.kind, why);
+            audit::denied_start(&self.kind, owner, why);
         }
         Ok(Resolved { producer: producer?, _starting: starting })
     }
@@ -60,12 +61,15 @@ impl Producer for KindProducer {
         self.catalog.serving(&self.kind).map_or(Form::Stream, |serving| serving.component.0.form())
     }
 
-    fn resolve(&self) -> Result<Option<Arc<dyn Producer>>, Refusal> {
-        Ok(Some(Arc::new(self.now()?)))
+    fn resolve(&self, owner: Option<&SessionId>) -> Result<Option<Arc<dyn Producer>>, Refusal> {
+        Ok(Some(Arc::new(self.now(owner)?)))
     }
 
     fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {
-        Box::pin(async move { self.now()?.run(request, host).await })
+        Box::pin(async move {
+            let owner = host.owner_session().cloned();
+            self.now(owner.as_ref())?.run(request, host).await
+        })
     }
 }
 

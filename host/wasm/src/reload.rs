@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     cache::FileStamp,
-    catalog::{ComponentCatalog, DrainError, RollbackError, Turn, UnknownKind},
+    catalog::{ComponentCatalog, DrainError, REMEMBERED, RollbackError, Turn, UnknownKind},
     component::Component,
     engine::Engine,
     folder::{KindError, Opened, kind_files, kind_of, manifest_beside, named, path_of_kind},
@@ -208,7 +208,9 @@ impl Plugins {
         number: Option<u64>,
     ) -> Result<Generation, RollbackError> {
         let (turn, earlier) = self.0.catalog.earlier(kind, number).await?;
-        self.mark(kind, &earlier.component).await;
+        if let Some(mark) = self.mark(kind).await {
+            earlier.component.0.bear(mark);
+        }
         let path = path_of_kind(&self.0.folder, kind);
         // Where that cannot be looked at, what is there is news to the next look.
         let now = on_a_thread(move || Ok::<_, KindError>(stamp(&path))).await;
@@ -262,6 +264,9 @@ impl Plugins {
         };
         state.trouble = None;
         state.strays = strays;
+        if state.known.len() > REMEMBERED {
+            state.known.retain(|_, known| *known != Known::Gone);
+        }
         let plan = Plan::of(&seen, &state.known, look);
         let is_settling = plan.is_settling();
         let mut due = Vec::new();
@@ -280,6 +285,8 @@ impl Plugins {
     /// Loads the file of a kind and swaps it in, or notes why not.
     async fn take(&self, turn: Turn, kind: &Kind, path: &Path) -> Result<Component, KindError> {
         let _open = self.0.turns.acquire().await;
+        // Before the file is opened: whoever takes it away then waits for what comes of it.
+        let mark = self.mark(kind).await;
         let (stamp, opened) = {
             let path = path.to_owned();
             on_a_thread(move || {
@@ -304,13 +311,7 @@ impl Plugins {
             turn.rules().admits(&component.generation().digest)?;
             Ok((component, manifest))
         });
-        if let Ok((component, manifest)) = &named
-            && turn.serves(component, manifest.as_ref()).is_none()
-        {
-            self.mark(kind, component).await;
-        }
-        // From here on nothing can be given up any more. The next look finds a file that
-        // is being written as it is by then.
+        // The next look finds a file that is being written as it is by then.
         if !matches!(named, Err(KindError::BeingWritten { .. })) {
             due.done();
         }
@@ -321,6 +322,9 @@ impl Plugins {
                     Ok(current)
                 }
                 None => {
+                    if let Some(mark) = mark {
+                        component.0.bear(mark);
+                    }
                     turn.swap(component.clone(), manifest);
                     Ok(component)
                 }
@@ -335,15 +339,13 @@ impl Plugins {
     }
 
     /// Tells other processes that this one can run the kind, as far as that can be told.
-    async fn mark(&self, kind: &Kind, component: &Component) {
+    async fn mark(&self, kind: &Kind) -> Option<Mark> {
         let (folder, of) = (self.0.folder.clone(), kind.clone());
         let set = on_a_thread(move || {
             Mark::set(&folder, &of).map_err(|source| KindError::Read { path: folder, source })
         });
-        match set.await {
-            Ok(mark) => component.0.bear(mark),
-            Err(error) => tracing::debug!(%kind, %error, "nobody can wait for its end"),
-        }
+        let told = |error| tracing::debug!(%kind, %error, "nobody can wait for its end");
+        set.await.map_err(told).ok()
     }
 
     /// Returns the file of a kind, if there is one.

@@ -18,7 +18,11 @@ use backlot_wasm::{Component, Limits, load_checked, path_of_kind};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use serde::Deserialize;
 use tempfile::TempDir;
-use tokio::{sync::Notify, task::spawn_blocking, time::timeout};
+use tokio::{
+    sync::Notify,
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
 
 use crate::{
     cli::{Common, Dev},
@@ -38,6 +42,8 @@ const INSTANCES: u32 = 16;
 /// How long nothing has to change for a change to be over: what saves several files
 /// saves them within that.
 const QUIET: Duration = Duration::from_millis(100);
+/// How long changes may go on before what there is by then is taken.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a task that was asked to stop is waited for beyond its grace.
 const MARGIN: Duration = Duration::from_secs(2);
 
@@ -232,11 +238,13 @@ impl Session {
 
     /// Asks a task to stop and shows it to its end, which the stop ladder bounds.
     async fn stop(&self, shown: Shown, why: &str) {
-        let Shown { task, telling, .. } = shown;
+        let Shown { task, mut telling, .. } = shown;
         task.stop(Mode::Ask, why).await;
         let grace = self.wanted.ask.grace.unwrap_or_else(|| StopBounds::default().grace);
-        if timeout(grace + MARGIN, telling).await.is_err() {
+        if timeout(grace + MARGIN, &mut telling).await.is_err() {
             task.stop(Mode::Force, why).await;
+            // What it wrote last may have no reader.
+            let _ = timeout(MARGIN, telling).await;
         }
     }
 
@@ -414,7 +422,8 @@ impl Changes {
             self.changed.notified().await;
             self.heard.set(true);
         }
-        while timeout(QUIET, self.changed.notified()).await.is_ok() {}
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && timeout(QUIET, self.changed.notified()).await.is_ok() {}
         self.heard.set(false);
     }
 }

@@ -255,7 +255,7 @@ impl Producer for Fake {
         self.form
     }
 
-    fn resolve(&self) -> Result<Option<Arc<dyn Producer>>, Refusal> {
+    fn resolve(&self, _: Option<&SessionId>) -> Result<Option<Arc<dyn Producer>>, Refusal> {
         self.behind.lock().unwrap().clone()
     }
 

@@ -98,9 +98,12 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
         (100, 64..=127, _) => Some("shared"),
         (169, 254, _) => Some("link-local"),
         (224..=239, ..) => Some("multicast"),
-        (192, 0, 0 | 2) | (198, 51, 100) | (203, 0, 113) | (198, 18..=19, _) | (240.., ..) => {
-            Some("reserved")
-        }
+        (192, 0, 0 | 2)
+        | (192, 88, 99)
+        | (198, 51, 100)
+        | (203, 0, 113)
+        | (198, 18..=19, _)
+        | (240.., ..) => Some("reserved"),
         _ => None,
     }
 }
@@ -116,12 +119,17 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some("this network"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some("loopback"),
         // An IPv4 address in another dress.
-        [0, 0, 0, 0, 0, 0, high, low] => embedded(high, low).or(Some("reserved")),
+        [0, 0, 0, 0, 0, 0, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => {
+            embedded(high, low).or(Some("reserved"))
+        }
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
         // Teredo, 2001::/32, hides an address of a private network behind it.
-        [0x2001, 0 | 0xdb8, ..] | [0x100, 0, 0, 0, ..] | [0x3fff, 0..=0xfff, ..] => {
-            Some("reserved")
-        }
+        [0x2001, 0 | 0xdb8, ..]
+        | [0x2001, 2, 0, ..]
+        | [0x2001, 0x10..=0x1f, ..]
+        | [0x100, 0, 0, 0 | 1, ..]
+        | [0x3fff, 0..=0xfff, ..]
+        | [0x5f00, ..] => Some("reserved"),
         [0x64, 0xff9b, 1, ..] | [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => Some("private"),
         [0xfe80..=0xfebf, ..] => Some("link-local"),
         [0xff00..=0xffff, ..] => Some("multicast"),
@@ -237,7 +245,7 @@ const LOOPBACK: [Range; 2] = [
 ];
 
 /// The first addresses of what [`special`] knows of IPv4.
-const SPECIAL_V4: [[u8; 4]; 14] = [
+const SPECIAL_V4: [[u8; 4]; 15] = [
     [0, 0, 0, 0],
     [127, 0, 0, 0],
     [10, 0, 0, 0],
@@ -247,6 +255,7 @@ const SPECIAL_V4: [[u8; 4]; 14] = [
     [169, 254, 0, 0],
     [192, 0, 0, 0],
     [192, 0, 2, 0],
+    [192, 88, 99, 0],
     [198, 51, 100, 0],
     [203, 0, 113, 0],
     [198, 18, 0, 0],
@@ -256,7 +265,10 @@ const SPECIAL_V4: [[u8; 4]; 14] = [
 
 /// The first segments of what [`special`] knows of IPv6, but for addresses that
 /// stand for one of IPv4.
-const SPECIAL_V6: [[u16; 3]; 10] = [
+const SPECIAL_V6: [[u16; 3]; 13] = [
+    [0x2001, 2, 0],
+    [0x2001, 0x10, 0],
+    [0x5f00, 0, 0],
     [0, 0, 0],
     [0x64, 0xff9b, 1],
     [0x2001, 0xdb8, 0],
@@ -279,6 +291,7 @@ impl Range {
             [
                 IpAddr::from(octets),
                 IpAddr::from([0, 0, 0, 0, 0, 0, high, low]),
+                IpAddr::from([0, 0, 0, 0, 0xffff, 0, high, low]),
                 IpAddr::from([0x64, 0xff9b, 0, 0, 0, 0, high, low]),
                 IpAddr::from([0x2002, high, low, 0, 0, 0, 0, 0]),
             ]
@@ -772,6 +785,12 @@ mod tests {
             ("192.0.2.1", "reserved"),
             ("2001:db8::1", "reserved"),
             ("2001::1", "reserved"),
+            ("2001:2::1", "reserved"),
+            ("2001:1f::1", "reserved"),
+            ("5f00::1", "reserved"),
+            ("100:0:0:1::1", "reserved"),
+            ("::ffff:0:10.0.0.1", "private"),
+            ("192.88.99.1", "reserved"),
         ] {
             assert_eq!(special(address.parse().unwrap()), Some(is), "{address}");
         }

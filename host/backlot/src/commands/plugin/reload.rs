@@ -1,14 +1,14 @@
 //! `backlot plugin reload`: files are looked at anew, by this program and by hosts.
 
 use std::{
-    fs::{File, FileTimes},
+    io,
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
 use backlot_wasm::{KindError, kind_files, kind_of, path_of_kind};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
-use super::{Stopped, cannot_change, cannot_list, folder, host, kind, short, unknown};
+use super::{Stopped, cannot_list, folder, host, kind, short, unknown};
 use crate::{
     cli::{Common, PluginReload},
     commands::{print, warn},
@@ -35,10 +35,13 @@ pub(super) async fn reload(
             Ok(kind) => host.plugins().load(&kind).await,
             Err(source) => Err(KindError::FileName { path: path.clone(), source }),
         };
-        let done = match &loaded {
+        // A host that watches takes what has changed, and a time is a change.
+        let touched = loaded.map_err(|error| render::chain(&error)).and_then(|component| {
+            let cannot = |error| format!("{} cannot be given a new time: {error}", path.display());
+            touch(path).map_err(cannot).map(|()| component)
+        });
+        let done = match touched {
             Ok(component) => {
-                // A host that watches takes what has changed, and a time is a change.
-                touch(path).map_err(|error| cannot_change(&folder, &error))?;
                 let about = component.description();
                 if !args.json && !common.quiet {
                     let line = format!("{}: {}\n", about.kind, short(&about.digest));
@@ -47,9 +50,9 @@ pub(super) async fn reload(
                 let digest = Some(about.digest.to_string());
                 wire::Plugin::done(&about.kind, "serving", digest, Vec::new())
             }
-            Err(error) => {
-                console.err.say(&render::error(error)).await;
-                wire::Plugin::broken(kind.ok(), render::chain(error), Vec::new())
+            Err(why) => {
+                console.err.say(&render::complaint(&why)).await;
+                wire::Plugin::broken(kind.ok(), why, Vec::new())
             }
         };
         kinds.push(done);
@@ -72,7 +75,9 @@ fn file(folder: &Path, name: &str) -> Result<PathBuf, Stopped> {
     }
 }
 
-fn touch(path: &Path) -> std::io::Result<()> {
-    let file = File::options().write(true).open(path)?;
-    file.set_times(FileTimes::new().set_modified(SystemTime::now()))
+/// Gives a file a new time, unless it is a link: what that leads to is somebody else's.
+fn touch(path: &Path) -> io::Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
