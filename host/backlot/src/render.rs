@@ -22,16 +22,7 @@ pub(crate) fn complaint(what: &str) -> String {
 
 /// Returns the error in one line, with the causes that its text leaves out.
 pub(crate) fn chain(error: &(impl Error + ?Sized)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    one_line(&text)
+    one_line(&backlot_wasm::chain(error))
 }
 
 /// Returns the text as one line that is safe to show, cut where it is very long.

@@ -125,6 +125,18 @@ pub enum KindError {
     Unable(String),
 }
 
+impl KindError {
+    /// Says that a kind is not in a plugin folder. Blocks.
+    pub fn missing(folder: &Path, kind: Kind) -> Self {
+        let (files, folder) = (kind_files(folder).unwrap_or_default(), folder.to_owned());
+        let kinds = files.iter().filter_map(|file| kind_of(file).ok()).collect();
+        match folder.exists() {
+            true => Self::Unknown { kind, folder, kinds },
+            false => Self::NoFolder { kind, folder },
+        }
+    }
+}
+
 impl From<JobError> for KindError {
     fn from(error: JobError) -> Self {
         let (JobError::Impossible(why) | JobError::TooCostly(why) | JobError::Broken(why)) = error;

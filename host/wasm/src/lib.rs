@@ -81,5 +81,6 @@ pub use self::{
     profile::{InvalidProfile, Profile},
     reload::{Plugins, Reloaded, Stray},
     resolver::{Directory, Resolver},
+    text::chain,
     watch::{Watch, Watching},
 };

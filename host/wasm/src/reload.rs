@@ -6,7 +6,6 @@
 
 use std::{
     collections::BTreeMap,
-    error::Error,
     fmt, fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -25,6 +24,7 @@ use crate::{
     live::Mark,
     plan::{Known, Look, Plan, Seen, Stamp, Step},
     process::on_a_thread,
+    text::chain,
 };
 
 /// How many files are open at a time, each with a thread that looks at it. More than
@@ -360,11 +360,7 @@ impl Plugins {
         if !missing.await? {
             return Ok(path);
         }
-        let (kind, folder) = (kind.clone(), self.0.folder.clone());
-        Err(match folder.exists() {
-            true => KindError::Unknown { kind, folder, kinds: self.kinds() },
-            false => KindError::NoFolder { kind, folder },
-        })
+        Err(KindError::missing(&self.0.folder, kind.clone()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -456,18 +452,4 @@ fn see(folder: &Path) -> io::Result<(Vec<Seen>, Vec<Stray>)> {
 fn stamp(path: &Path) -> Stamp {
     let of = |path: &Path| fs::metadata(path).ok().map(|about| FileStamp::from(&about));
     Stamp { component: of(path), manifest: of(&path.with_extension("toml")) }
-}
-
-/// Returns an error in one line, with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    crate::text::line(&text)
 }

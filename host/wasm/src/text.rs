@@ -1,5 +1,7 @@
 //! Words of guests, made fit to be shown: one line, and not a long one.
 
+use std::error::Error;
+
 /// How much of a guest's words is shown, in bytes.
 const LINE_BYTES: usize = 1 << 10;
 
@@ -13,6 +15,20 @@ pub(crate) fn line(text: &str) -> String {
         line.push('…');
     }
     line
+}
+
+/// Returns an error in one line, with the causes that its text leaves out.
+pub fn chain(error: &(impl Error + ?Sized)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    line(&text)
 }
 
 #[cfg(test)]

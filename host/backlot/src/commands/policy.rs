@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use backlot_registry::Kind;
-use backlot_wasm::{KindError, Policy, Reach, explain, kind_files, kind_of, manifest_beside};
+use backlot_wasm::{KindError, Policy, Reach, explain, manifest_beside};
 
 use crate::{
     cli::{Common, PolicyCheck, PolicyExplain},
@@ -100,14 +100,7 @@ fn reaches(kind: &str, common: &Common) -> Result<(Kind, Vec<Reach>), (Exit, Str
         || policy.kinds().any(|known| *known == kind)
         || component.symlink_metadata().is_ok();
     if !is_known {
-        let files = kind_files(&folder).unwrap_or_default();
-        let unknown = match folder.exists() {
-            true => {
-                let kinds = files.iter().filter_map(|file| kind_of(file).ok()).collect();
-                KindError::Unknown { kind, folder, kinds }
-            }
-            false => KindError::NoFolder { kind, folder },
-        };
+        let unknown = KindError::missing(&folder, kind);
         return Err((Exit::Refused, unknown.to_string()));
     }
     let reaches = explain(&policy.rules(&kind), manifest.as_ref());

@@ -5,7 +5,7 @@ use std::time::Instant;
 use backlot_wasm::wait_until_unused;
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{Stopped, cannot_change, digests, folder, kind, tell, unknown};
+use super::{Stopped, cannot_change, digests, place, tell, unknown};
 use crate::{
     cli::{Common, PluginDrain},
     console::Console,
@@ -20,11 +20,7 @@ pub(super) async fn drain(
     common: &Common,
     console: &Console,
 ) -> Result<Exit, Stopped> {
-    let kind = kind(&args.kind)?;
-    let folder = folder(common);
-    if !folder.exists() {
-        return Err(unknown(&folder, kind));
-    }
+    let (kind, folder) = place(common, &args.kind)?;
     let fail = |error| cannot_change(&folder, &error);
     let since = Instant::now();
     {

@@ -136,13 +136,16 @@ fn cannot_list(folder: &Path, error: &io::Error) -> Stopped {
 }
 
 /// Says that the kind is not in the plugin folder.
-fn unknown(host_folder: &Path, kind: Kind) -> Stopped {
-    let files = backlot_wasm::kind_files(host_folder).unwrap_or_default();
-    let kinds = files.iter().filter_map(|file| backlot_wasm::kind_of(file).ok()).collect();
-    let folder = host_folder.to_owned();
+fn unknown(folder: &Path, kind: Kind) -> Stopped {
+    KindError::missing(folder, kind).into()
+}
+
+/// Returns the kind of that name, and the plugin folder that it is to be looked for in.
+fn place(common: &Common, name: &str) -> Result<(Kind, PathBuf), Stopped> {
+    let (kind, folder) = (kind(name)?, folder(common));
     match folder.exists() {
-        true => KindError::Unknown { kind, folder, kinds }.into(),
-        false => KindError::NoFolder { kind, folder }.into(),
+        true => Ok((kind, folder)),
+        false => Err(unknown(&folder, kind)),
     }
 }
 

@@ -3,7 +3,7 @@
 use backlot_registry::Kind;
 use backlot_wasm::{KindError, load_checked};
 
-use super::{Stopped, cannot_change, digests, folder, host, kind, short, tell};
+use super::{Stopped, cannot_change, digests, host, place, short, tell};
 use crate::{
     cli::{Common, PluginRollback},
     console::Console,
@@ -17,11 +17,7 @@ pub(super) async fn rollback(
     common: &Common,
     console: &Console,
 ) -> Result<Exit, Stopped> {
-    let kind = kind(&args.kind)?;
-    let folder = folder(common);
-    if !folder.exists() {
-        return Err(super::unknown(&folder, kind));
-    }
+    let (kind, folder) = place(common, &args.kind)?;
     let fail = |error| cannot_change(&folder, &error);
     let host = host(common)?;
     let shelf = Shelf::open(&folder).map_err(fail)?;

@@ -1,6 +1,6 @@
 //! `backlot plugin unload`: a kind takes no more tasks.
 
-use super::{Stopped, cannot_change, digests, folder, kind, tell, unknown};
+use super::{Stopped, cannot_change, digests, place, tell, unknown};
 use crate::{
     cli::{Common, PluginUnload},
     console::Console,
@@ -14,11 +14,7 @@ pub(super) async fn unload(
     common: &Common,
     console: &Console,
 ) -> Result<Exit, Stopped> {
-    let kind = kind(&args.kind)?;
-    let folder = folder(common);
-    if !folder.exists() {
-        return Err(unknown(&folder, kind));
-    }
+    let (kind, folder) = place(common, &args.kind)?;
     let fail = |error| cannot_change(&folder, &error);
     let shelf = Shelf::open(&folder).map_err(fail)?;
     if !shelf.take_away(&kind).map_err(fail)? {
