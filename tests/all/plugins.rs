@@ -1,6 +1,6 @@
 //! `backlot plugin`: a plugin folder that is looked at and changed.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use backlot_tests::{Ended, Process, kind, same_but_new};
 use serde_json::{Value, json};
@@ -143,6 +143,30 @@ fn an_unloaded_kind_is_listed_and_comes_back_with_its_manifest() {
     assert_eq!(fixture.run(&["plugin", "rollback", "noop"]).code, Some(0));
     assert_eq!(fs::read_to_string(fixture.at("plugins/noop.toml")).unwrap(), "env = [\"A\"]");
     assert_eq!(fixture.run(&["run", "noop"]).code, Some(0));
+}
+
+#[test]
+fn what_is_no_file_is_left_where_it_is() {
+    let fixture = Fixture::new();
+    let made = Command::new("mkfifo").arg(fixture.at("plugins/pipe.wasm")).status().unwrap();
+    assert!(made.success());
+    symlink(fixture.at("plugins/pipe.wasm"), fixture.at("plugins/link.wasm")).unwrap();
+    for kind in ["pipe", "link"] {
+        let refused = fixture.run(&["plugin", "unload", kind]);
+        assert_eq!(refused.code, Some(3), "{refused:?}");
+        assert!(refused.stderr.contains(&format!("{kind}.wasm is not a regular file")));
+    }
+    // Nor is it replaced.
+    fs::rename(fixture.at("plugins/pipe.wasm"), fixture.at("plugins/other.wasm")).unwrap();
+    fs::remove_file(fixture.at("plugins/noop.wasm")).unwrap();
+    fs::rename(fixture.at("plugins/other.wasm"), fixture.at("plugins/noop.wasm")).unwrap();
+    let refused = fixture.run(&["plugin", "load", "new.wasm"]);
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    assert!(refused.stderr.contains("noop.wasm is not a regular file"), "{refused:?}");
+    // A link is taken away, and what it leads to stays.
+    symlink(kind("noop"), fixture.at("plugins/linked.wasm")).unwrap();
+    assert_eq!(fixture.run(&["plugin", "unload", "linked"]).code, Some(0));
+    assert!(kind("noop").exists());
 }
 
 #[test]

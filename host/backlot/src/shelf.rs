@@ -60,7 +60,7 @@ impl Shelf {
     ) -> io::Result<()> {
         let path = path_of_kind(&self.folder, kind);
         let beside = path.with_extension("toml");
-        let holds = |path: &Path, bytes: Option<&[u8]>| fs::read(path).ok().as_deref() == bytes;
+        let holds = |path: &Path, bytes: Option<&[u8]>| content(path).as_deref() == bytes;
         if holds(&path, Some(component)) && holds(&beside, manifest.map(str::as_bytes)) {
             return Ok(());
         }
@@ -124,9 +124,13 @@ impl Shelf {
     /// Keeps the version that is used, and lets go of what is too many.
     fn keep(&self, kind: &Kind, aside: Aside) -> io::Result<bool> {
         let path = path_of_kind(&self.folder, kind);
-        // What a link leads to is somebody else's.
-        if !path.symlink_metadata().is_ok_and(|about| about.is_file() || about.is_symlink()) {
-            return Ok(false);
+        match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            about => _ = about?,
+        }
+        // Reading a pipe would wait for its writer. A link to nothing is no use to anybody.
+        if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
+            return Err(io::Error::other(format!("{} is not a regular file", path.display())));
         }
         let folder = folder_of(&self.folder, kind);
         fs::create_dir_all(&folder)?;
@@ -143,7 +147,6 @@ impl Shelf {
                 self.write(&to, &bytes)?;
                 copy_if_there(&path.with_extension("toml"), &to.with_extension("toml"))?;
             }
-            // It is no use to anybody.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -175,6 +178,13 @@ impl Shelf {
 enum Aside {
     Copied,
     Moved,
+}
+
+/// Returns what a regular file holds, if it is one that can be read. Reading a pipe would
+/// wait for its writer.
+pub(crate) fn content(path: &Path) -> Option<Vec<u8>> {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    fs::read(path).ok()
 }
 
 /// Returns the versions of a kind that are kept, the last one first.

@@ -1,7 +1,5 @@
 //! `backlot plugin load`: a component becomes a kind of the plugin folder.
 
-use std::fs;
-
 use backlot_wasm::{KindError, digest_of, load_checked, path_of_kind};
 
 use super::{Stopped, cannot_change, digests, folder, host, short, tell};
@@ -9,7 +7,7 @@ use crate::{
     cli::{Common, PluginLoad},
     console::Console,
     exit::Exit,
-    shelf::{Shelf, kept},
+    shelf::{Shelf, content, kept},
     wire,
 };
 
@@ -27,7 +25,7 @@ pub(super) async fn load(
 
     let folder = folder(common);
     let shelf = Shelf::open(&folder).map_err(|error| cannot_change(&folder, &error))?;
-    let before = fs::read(path_of_kind(&folder, &kind)).ok().map(|bytes| digest_of(&bytes));
+    let before = content(&path_of_kind(&folder, &kind)).map(|bytes| digest_of(&bytes));
     shelf
         .put(&kind, &checked.bytes, checked.manifest.as_deref())
         .map_err(|error| cannot_change(&folder, &error))?;
