@@ -529,6 +529,7 @@ async fn c34_a_kind_that_crashes_in_run_is_replaced_like_any_other() {
         assert_eq!(ended.status, Status::Completed);
         assert_eq!(ended.generation.unwrap().number, number);
         if number == 1 {
+            let mut changes = catalog.changes();
             let draft = fixture.at("draft");
             fs::write(&draft, same_but_new(&faulty, 1)).unwrap();
             fs::rename(draft, fixture.at("plugins/faulty.wasm")).unwrap();
@@ -536,7 +537,7 @@ async fn c34_a_kind_that_crashes_in_run_is_replaced_like_any_other() {
                 let two = |view: backlot::registry::KindView| view.current.unwrap();
                 let of = Kind::new("faulty").unwrap();
                 while two(catalog.kind(&of).unwrap()).generation.number != 2 {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    changes.next().await.unwrap();
                 }
             };
             timeout(Duration::from_secs(20), swapped).await.unwrap();
@@ -740,6 +741,8 @@ async fn one_bad_file_stops_neither_the_host_nor_the_others() {
         Config { plugins: folder.path().to_owned(), reload: Reload::Watch, ..Config::default() };
     let host = TestHost::with(config);
     let catalog = host.host.catalog().clone();
+    // Subscribed before the first look, so that no change falls between.
+    let mut changes = catalog.changes();
     let bad = ["dangling", "empty", "folder", "misnamed", "module", "noise", "nothing", "text"];
     let settled = async {
         loop {
@@ -755,7 +758,7 @@ async fn one_bad_file_stops_neither_the_host_nor_the_others() {
             if good("a") && good("z") && bad.iter().all(told) {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            changes.next().await.unwrap();
         }
     };
     timeout(Duration::from_secs(20), settled).await.unwrap();
