@@ -1,0 +1,1 @@
+//! Durable work over live tasks.

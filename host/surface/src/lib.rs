@@ -1,0 +1,1 @@
+//! What programs and people see of a host.
