@@ -1,0 +1,809 @@
+//! The life of a job, on one screen.
+//!
+//! [`next`] is the only place where a job changes. Stores call it inside the
+//! transaction that writes what it returns, so whoever loses a race is told so
+//! there, and by nothing else.
+
+use std::{fmt, sync::Arc};
+
+use backlot_registry::{Cause, Kind, SessionId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{DeliveryId, JobId, RunId},
+    retry::RetryPolicy,
+    schedule::Schedule,
+    serial, text,
+};
+
+/// Durable work: one or more runs, over attempts and steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// What it was spawned with. Nothing changes it.
+    #[serde(with = "serial::shared")]
+    pub spec: Arc<Spec>,
+    /// How many jobs are above it, and itself; 1 for that of a session that is no job's.
+    pub depth: u32,
+    /// Where it stands in its life.
+    pub phase: Phase,
+    /// What its current run was started with, or its next will be.
+    pub stage: Stage,
+    /// Which attempt this is; the first is 1.
+    pub attempt: u32,
+    /// Which step the current run is; the first is 0.
+    pub step: u32,
+    /// How many runs have followed since the spawn or the last retry.
+    pub continuations: u32,
+    /// Where the work stands, in words that only its kind knows.
+    pub state: Option<String>,
+    /// What the runs of this attempt run.
+    pub code: Vec<Code>,
+    /// The stop that was asked for.
+    pub stop: Option<StopRequest>,
+    /// The last line of progress.
+    pub detail: Option<String>,
+    /// The ending that somebody still has to hear of.
+    pub debt: Option<DeliveryId>,
+    /// How often it has ended.
+    pub endings: u32,
+    /// When it was spawned, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// When it last changed. Never before it was spawned.
+    pub updated_ms: u64,
+}
+
+/// What a job is spawned with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    /// What sort of job it is.
+    #[serde(with = "serial::kind")]
+    pub kind: Kind,
+    /// The input of its first run.
+    pub input: String,
+    /// The one line that it is shown under.
+    pub label: String,
+    /// The session that it works for.
+    #[serde(with = "serial::session")]
+    pub parent: SessionId,
+    /// Which session of that name: one that was deleted and opened anew is another.
+    pub incarnation: u64,
+    /// What its runs ask to be granted, in the launcher's own words.
+    pub grant: Option<String>,
+    /// The configuration that it was spawned under, in the host's own words.
+    pub inherit: Option<String>,
+    /// The run of the parent that spawned it.
+    pub parent_run: Option<String>,
+    /// The entry of the parent's session that its changes are told under.
+    pub entry: Option<String>,
+    /// Under which a second spawn gets this job instead of another.
+    pub key: Option<String>,
+    /// How many attempts it may have; the first counts.
+    pub max_attempts: u32,
+    /// What is tried again without being asked.
+    pub retry: Option<RetryPolicy>,
+    /// The digest of the one version that all its runs are to run.
+    pub pinned: Option<String>,
+    /// When it is to start.
+    pub schedule: Option<Schedule>,
+    /// Whether its ending is owed to its parent.
+    pub announced: bool,
+}
+
+/// Where a job stands, with what belongs to that.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// It has no run: it waits for a place, or for its time.
+    Queued {
+        /// What it waits for.
+        wait: Wait,
+        /// Its place among those that wait: lower ones come first.
+        place: u64,
+        /// The run before.
+        last: Option<Run>,
+    },
+    /// A run is under way, or being launched.
+    Working {
+        /// The run.
+        run: Run,
+    },
+    /// It has no run: a person has been asked.
+    InputRequired {
+        /// What was asked.
+        question: Question,
+        /// The run that led to it.
+        last: Run,
+    },
+    /// It has ended. Only a retry changes that, and only where it failed.
+    Ended {
+        /// How.
+        ended: Ended,
+        /// The last run; none where it never had one.
+        last: Option<Run>,
+    },
+}
+
+/// What a queued job waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "for")]
+pub enum Wait {
+    /// One of the places for live jobs.
+    Place,
+    /// A time, in milliseconds since the Unix epoch.
+    Time {
+        /// When.
+        due_ms: u64,
+    },
+    /// The end of a back-off; the next run is another attempt.
+    Retry {
+        /// When.
+        due_ms: u64,
+    },
+    /// The next of many times: each spawns a job of its own.
+    Cron {
+        /// When.
+        due_ms: u64,
+    },
+}
+
+impl Wait {
+    /// Returns the time before which it does not start; 0 where it waits for no time.
+    pub fn due_ms(&self) -> u64 {
+        match self {
+            Self::Place => 0,
+            Self::Time { due_ms } | Self::Retry { due_ms } | Self::Cron { due_ms } => *due_ms,
+        }
+    }
+}
+
+/// What a run is started with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// The kind of the run, where it is not the job's.
+    #[serde(with = "serial::some_kind")]
+    pub kind: Option<Kind>,
+    /// Its input, where it is not the job's.
+    pub input: Option<String>,
+    /// Why it is started.
+    #[serde(with = "serial::cause")]
+    pub cause: Cause,
+    /// Why the attempt before failed.
+    pub last_failure: Option<String>,
+    /// What a person answered.
+    pub answer: Option<String>,
+}
+
+/// One run of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its id.
+    pub id: RunId,
+    /// What ran.
+    #[serde(with = "serial::kind")]
+    pub kind: Kind,
+    /// Why it was started.
+    #[serde(with = "serial::cause")]
+    pub cause: Cause,
+    /// Which attempt it belongs to.
+    pub attempt: u32,
+    /// Which step it is.
+    pub step: u32,
+    /// The registry's id of the task that did it, once it was launched.
+    pub task: Option<String>,
+    /// What code it ran, once it was launched.
+    pub code: Option<Code>,
+    /// When it was claimed, in milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// When it ended.
+    pub ended_ms: Option<u64>,
+    /// How it ended: `completed`, `failed: ..` or `cancelled`.
+    pub outcome: Option<String>,
+}
+
+/// The version of a kind that runs of one attempt run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Code {
+    /// The kind.
+    #[serde(with = "serial::kind")]
+    pub kind: Kind,
+    /// Identifies the code.
+    pub digest: String,
+    /// Which version of the kind it was on the host that launched it.
+    pub generation: u64,
+}
+
+/// What a person is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// In words.
+    pub prompt: String,
+    /// A JSON Schema for the answer; none where any text will do.
+    pub schema: Option<String>,
+}
+
+/// A stop that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRequest {
+    /// Who asked.
+    pub by: String,
+    /// Why, in their words.
+    pub why: Option<String>,
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Whether the current run may finish first.
+    pub after_step: bool,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// How.
+    pub ending: Ending,
+    /// The beginning of the result, or why there is none.
+    pub summary: String,
+    /// The result.
+    pub result: Option<String>,
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+}
+
+/// How a job ended, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The work was finished.
+    Completed,
+    /// It was not.
+    Failed(Failure),
+    /// Somebody stopped it.
+    Cancelled,
+}
+
+/// What sort of failure ended an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// The work failed.
+    Work,
+    /// A run could not be launched.
+    Launch,
+    /// The host stopped or crashed under it.
+    Interrupted,
+}
+
+/// Where a job stands, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It waits for a place or for its time.
+    Queued,
+    /// A run is under way.
+    Working,
+    /// A person has been asked.
+    InputRequired,
+    /// It is finished.
+    Completed,
+    /// It has failed.
+    Failed,
+    /// It was stopped.
+    Cancelled,
+}
+
+impl Status {
+    /// Every status, in the order of a life.
+    pub const ALL: [Self; 6] = [
+        Self::Queued,
+        Self::Working,
+        Self::InputRequired,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// Returns whether it is an ending.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+
+    /// Returns whether it takes one of the places for live jobs.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::Working | Self::InputRequired)
+    }
+
+    /// Returns the word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Job {
+    /// Returns where it stands, in a word.
+    pub fn status(&self) -> Status {
+        match &self.phase {
+            Phase::Queued { .. } => Status::Queued,
+            Phase::Working { .. } => Status::Working,
+            Phase::InputRequired { .. } => Status::InputRequired,
+            Phase::Ended { ended, .. } => match ended.ending {
+                Ending::Completed => Status::Completed,
+                Ending::Failed(_) => Status::Failed,
+                Ending::Cancelled => Status::Cancelled,
+            },
+        }
+    }
+
+    /// Returns the run that is under way.
+    pub fn run(&self) -> Option<RunId> {
+        match &self.phase {
+            Phase::Working { run } => Some(run.id),
+            _ => None,
+        }
+    }
+
+    /// Returns the run that is under way, or the last one.
+    pub fn last_run(&self) -> Option<&Run> {
+        match &self.phase {
+            Phase::Working { run } => Some(run),
+            Phase::InputRequired { last, .. } => Some(last),
+            Phase::Queued { last, .. } | Phase::Ended { last, .. } => last.as_ref(),
+        }
+    }
+
+    /// Returns how it ended, if it has.
+    pub fn ended(&self) -> Option<&Ended> {
+        match &self.phase {
+            Phase::Ended { ended, .. } => Some(ended),
+            _ => None,
+        }
+    }
+
+    /// Returns the kind of its current run, or of its next.
+    pub fn stage_kind(&self) -> &Kind {
+        self.stage.kind.as_ref().unwrap_or(&self.spec.kind)
+    }
+
+    /// Returns the input of its current run, or of its next.
+    pub fn stage_input(&self) -> &str {
+        self.stage.input.as_deref().unwrap_or(&self.spec.input)
+    }
+
+    /// Returns the digest that a run of that kind must have, if that is settled.
+    pub fn digest_for(&self, kind: &Kind) -> Option<&str> {
+        let pinned = self.spec.pinned.as_deref().filter(|_| *kind == self.spec.kind);
+        let ran = || self.code.iter().find(|code| code.kind == *kind);
+        pinned.or_else(|| ran().map(|code| code.digest.as_str()))
+    }
+
+    /// Returns what there is to hear of its ending, in a line.
+    pub fn summary(&self) -> Option<&str> {
+        self.ended().map(|ended| ended.summary.as_str())
+    }
+}
+
+/// What happens to a job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Its turn or its time has come: the run is claimed, and launched once that is
+    /// written.
+    Started {
+        /// The run.
+        run: RunId,
+    },
+    /// A time of many has come; the job goes on waiting for the next.
+    Fired {
+        /// The next one.
+        due_ms: u64,
+    },
+    /// A run was launched.
+    Launched {
+        /// The run.
+        run: RunId,
+        /// The registry's id of the task that does it.
+        task: Option<String>,
+        /// What it runs.
+        code: Option<Code>,
+    },
+    /// A run of it has ended, and with it the job, or the attempt.
+    Finished {
+        /// The run; the current one where the outcome names none.
+        run: Option<RunId>,
+        /// How.
+        report: Report,
+    },
+    /// A run of it has completed or failed, and another follows.
+    Advanced {
+        /// The run that ended.
+        run: RunId,
+        /// How, in a line.
+        outcome: String,
+        /// The run that follows.
+        next: RunId,
+        /// What it is started with.
+        step: NextStep,
+    },
+    /// A run of it has ended, and a person is asked how to go on.
+    Asked {
+        /// The run that ended.
+        run: RunId,
+        /// How, in a line.
+        outcome: String,
+        /// What is asked.
+        question: Question,
+        /// Where the work stands; none keeps what was recorded.
+        state: Option<String>,
+    },
+    /// The person has answered.
+    Answered {
+        /// The run that follows.
+        run: RunId,
+        /// The answer.
+        answer: String,
+    },
+    /// A failed job is tried again.
+    Retried {
+        /// The run of the new attempt.
+        run: RunId,
+    },
+    /// Somebody wants it to stop.
+    StopRequested {
+        /// Who, why and how.
+        stop: StopRequest,
+    },
+    /// The state is replaced while the run goes on.
+    Rewritten {
+        /// The run.
+        run: RunId,
+        /// The new state.
+        state: String,
+    },
+    /// The telling of its ending was settled.
+    Settled {
+        /// Which ending.
+        delivery: DeliveryId,
+    },
+}
+
+/// How a run ended that nothing follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How the job ends with it.
+    pub ending: Ending,
+    /// The result.
+    pub result: Option<String>,
+    /// One line about it: why it failed, or how it was completed.
+    pub detail: Option<String>,
+    /// Where the work stands at its end; none keeps what was recorded.
+    pub state: Option<String>,
+    /// When a failed attempt is followed by another without being asked for.
+    pub again_ms: Option<u64>,
+    /// Whether whoever is owed the ending hears of it in hand.
+    pub told: bool,
+}
+
+/// The run that follows another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextStep {
+    /// Its kind, where it is not the job's.
+    pub kind: Option<Kind>,
+    /// Its input.
+    pub input: String,
+    /// Where the work stands; none keeps what was recorded.
+    pub state: Option<String>,
+}
+
+/// A job after an event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Next {
+    /// The job as it is now.
+    pub job: Job,
+    /// The run that is over, where another follows it.
+    pub past: Option<Run>,
+}
+
+/// Why an event changed nothing: somebody else was there first, or it cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// The job is not on that run any more.
+    #[error("the job is {status} and not on that run any more")]
+    Moved {
+        /// Where it stands.
+        status: Status,
+        /// The run that it is on.
+        run: Option<RunId>,
+    },
+    /// It has ended already.
+    #[error("the job is {status} already")]
+    Ended {
+        /// How.
+        status: Status,
+    },
+    /// Only what failed can be tried again.
+    #[error("only a failed job can be retried, and this one is {status}{}", why_not(*.status))]
+    NotFailed {
+        /// Where it stands.
+        status: Status,
+    },
+    /// All attempts were used.
+    #[error("the job has had {used} of {max} attempts, the first one included")]
+    Exhausted {
+        /// How many it has had.
+        used: u32,
+        /// How many it may have.
+        max: u32,
+    },
+    /// Nobody was asked anything.
+    #[error("the job is {status} and waits for no answer")]
+    NotAsked {
+        /// Where it stands.
+        status: Status,
+    },
+    /// It does not wait, or not for that.
+    #[error("the job is {status} and does not wait to be started")]
+    NotQueued {
+        /// Where it stands.
+        status: Status,
+    },
+    /// That ending is owed to nobody.
+    #[error("that ending is not owed any more")]
+    NotOwed,
+}
+
+fn why_not(status: Status) -> &'static str {
+    match status {
+        Status::Completed => ": it has its result",
+        Status::Cancelled => ": it was stopped on purpose",
+        _ => "",
+    }
+}
+
+/// Returns the job as it is after the event. `now_ms` is the time of day, in
+/// milliseconds since the Unix epoch; a job's own times never go back when it does.
+///
+/// # Errors
+///
+/// [`Lost`] where the event came too late or cannot be; the job stays as it is.
+pub fn next(job: &Job, event: &Event, now_ms: u64) -> Result<Next, Lost> {
+    let now_ms = now_ms.max(job.updated_ms);
+    let mut new = Next { job: Job { updated_ms: now_ms, ..job.clone() }, past: None };
+    match (&job.phase, event) {
+        (Phase::Queued { wait: Wait::Cron { .. }, place, last }, Event::Fired { due_ms }) => {
+            let (wait, last) = (Wait::Cron { due_ms: *due_ms }, last.clone());
+            new.job.phase = Phase::Queued { wait, place: *place, last };
+        }
+        (Phase::Queued { wait, last, .. }, Event::Started { run })
+            if !matches!(wait, Wait::Cron { .. }) =>
+        {
+            new.past = last.clone();
+            if matches!(wait, Wait::Retry { .. }) {
+                new.job.try_again(None);
+            }
+            new.job.begin(*run, now_ms);
+        }
+        (Phase::Working { run }, Event::Launched { run: launched, task, code })
+            if run.id == *launched =>
+        {
+            let run = Run { task: task.clone(), code: code.clone(), ..run.clone() };
+            new.job.phase = Phase::Working { run };
+            new.job.code.retain(|held| Some(&held.kind) != code.as_ref().map(|code| &code.kind));
+            new.job.code.extend(code.clone());
+        }
+        (Phase::Working { run }, Event::Rewritten { run: current, state })
+            if run.id == *current =>
+        {
+            new.job.state = Some(state.clone());
+        }
+        (Phase::Working { run }, Event::Finished { run: ended, report })
+            if ended.is_none_or(|ended| run.id == ended) =>
+        {
+            new.job.finish(run.clone(), report, now_ms);
+        }
+        // A person who is asked is not interrupted by a run, for there is none; what
+        // ends the job then names no run.
+        (Phase::InputRequired { last, .. }, Event::Finished { run, report })
+            if run.is_none_or(|run| last.id == run) =>
+        {
+            new.job.finish(last.clone(), report, now_ms);
+        }
+        (
+            Phase::Working { run },
+            Event::Advanced { run: ended, outcome, .. } | Event::Asked { run: ended, outcome, .. },
+        ) if run.id == *ended && job.stop.is_some() => {
+            // A stop that races what would follow wins.
+            new.job.cancel(Some(run.over(outcome, now_ms)), now_ms);
+        }
+        (Phase::Working { run }, Event::Advanced { run: ended, outcome, next, step })
+            if run.id == *ended =>
+        {
+            new.past = Some(run.over(outcome, now_ms));
+            new.job.go_on(step.clone());
+            new.job.begin(*next, now_ms);
+        }
+        (Phase::Working { run }, Event::Asked { run: ended, outcome, question, state })
+            if run.id == *ended =>
+        {
+            let (question, last) = (question.clone(), run.over(outcome, now_ms));
+            new.job.phase = Phase::InputRequired { question, last };
+            new.job.keep(state.as_ref());
+        }
+        (Phase::InputRequired { last, .. }, Event::Answered { run, answer }) => {
+            new.past = Some(last.clone());
+            new.job.answer(answer.clone());
+            new.job.begin(*run, now_ms);
+        }
+        (Phase::Ended { ended, last }, Event::Retried { run })
+            if matches!(ended.ending, Ending::Failed(_)) =>
+        {
+            let (used, max) = (job.attempt, job.spec.max_attempts);
+            if used >= max {
+                return Err(Lost::Exhausted { used, max });
+            }
+            new.past = last.clone();
+            new.job.try_again(Some(ended.summary.clone()));
+            new.job.begin(*run, now_ms);
+        }
+        (Phase::Queued { last, .. }, Event::StopRequested { stop }) => {
+            new.job.stop = Some(stop.clone());
+            new.job.cancel(last.clone(), now_ms);
+        }
+        (Phase::InputRequired { last, .. }, Event::StopRequested { stop }) => {
+            new.job.stop = Some(stop.clone());
+            new.job.cancel(Some(last.clone()), now_ms);
+        }
+        (Phase::Working { .. }, Event::StopRequested { stop }) => {
+            // Who asked first is told of; that the step need not be waited for is heeded.
+            let first = job.stop.as_ref().unwrap_or(stop);
+            let after_step = first.after_step && stop.after_step;
+            new.job.stop = Some(StopRequest { after_step, ..first.clone() });
+        }
+        (Phase::Ended { .. }, Event::Settled { delivery })
+            if job.debt.as_ref() == Some(delivery) =>
+        {
+            new.job.debt = None;
+            new.job.updated_ms = job.updated_ms;
+        }
+        (_, Event::Settled { .. }) => return Err(Lost::NotOwed),
+        (_, Event::Retried { .. }) => return Err(Lost::NotFailed { status: job.status() }),
+        (_, Event::Answered { .. }) => return Err(Lost::NotAsked { status: job.status() }),
+        (_, Event::Started { .. } | Event::Fired { .. }) => {
+            return Err(Lost::NotQueued { status: job.status() });
+        }
+        (Phase::Ended { .. }, Event::StopRequested { .. }) => {
+            return Err(Lost::Ended { status: job.status() });
+        }
+        (
+            _,
+            Event::Launched { .. }
+            | Event::Rewritten { .. }
+            | Event::Finished { .. }
+            | Event::Advanced { .. }
+            | Event::Asked { .. },
+        ) => return Err(Lost::Moved { status: job.status(), run: job.run() }),
+    }
+    Ok(new)
+}
+
+// What `next` is made of.
+impl Job {
+    /// Puts it on a new run of its stage.
+    fn begin(&mut self, id: RunId, now_ms: u64) {
+        let run = Run {
+            id,
+            kind: self.stage_kind().clone(),
+            cause: self.stage.cause,
+            attempt: self.attempt,
+            step: self.step,
+            task: None,
+            code: None,
+            started_ms: now_ms,
+            ended_ms: None,
+            outcome: None,
+        };
+        self.phase = Phase::Working { run };
+        self.debt = None;
+        self.detail = None;
+    }
+
+    /// Ends it with a run, or puts it aside until it is tried again.
+    fn finish(&mut self, run: Run, report: &Report, now_ms: u64) {
+        self.keep(report.state.as_ref());
+        let summary = text::summary(report);
+        let last = run.over(&text::outcome(report), now_ms);
+        let again = report.again_ms.filter(|_| {
+            matches!(report.ending, Ending::Failed(_))
+                && self.stop.is_none()
+                && self.attempt < self.spec.max_attempts
+        });
+        if let Some(due_ms) = again {
+            self.stage.last_failure = Some(summary);
+            let wait = Wait::Retry { due_ms };
+            // The store has its place.
+            self.phase = Phase::Queued { wait, place: 0, last: Some(last) };
+            return;
+        }
+        let ended =
+            Ended { ending: report.ending, summary, result: report.result.clone(), at_ms: now_ms };
+        self.end(ended, Some(last), report.told);
+    }
+
+    /// Ends it because somebody has stopped it.
+    fn cancel(&mut self, last: Option<Run>, now_ms: u64) {
+        let why = self.stop.as_ref().and_then(|stop| stop.why.as_deref());
+        let summary = text::cancelled(why);
+        let ended = Ended { ending: Ending::Cancelled, summary, result: None, at_ms: now_ms };
+        self.end(ended, last, true);
+    }
+
+    fn end(&mut self, ended: Ended, last: Option<Run>, told: bool) {
+        self.endings += 1;
+        // Who stopped it knows.
+        let owed = self.spec.announced && !told && ended.ending != Ending::Cancelled;
+        self.debt = owed.then(|| DeliveryId::new(self.id, self.endings));
+        self.phase = Phase::Ended { ended, last };
+    }
+
+    /// Makes the next run one more attempt at the stage that failed.
+    fn try_again(&mut self, failure: Option<String>) {
+        self.attempt += 1;
+        self.continuations = 0;
+        self.code.clear();
+        self.stage.cause = Cause::Retry;
+        self.stage.last_failure = failure.or(self.stage.last_failure.take());
+        self.stop = None;
+    }
+
+    fn go_on(&mut self, step: NextStep) {
+        self.step += 1;
+        self.continuations += 1;
+        self.keep(step.state.as_ref());
+        self.stage = Stage {
+            kind: step.kind.filter(|kind| *kind != self.spec.kind),
+            input: Some(step.input),
+            cause: Cause::Step,
+            last_failure: None,
+            answer: None,
+        };
+    }
+
+    fn answer(&mut self, answer: String) {
+        self.step += 1;
+        self.continuations += 1;
+        // An answer is for the one who asked.
+        self.stage = Stage {
+            kind: None,
+            input: self.stage.input.take().filter(|_| self.stage.kind.is_none()),
+            cause: Cause::Answer,
+            last_failure: None,
+            answer: Some(answer),
+        };
+    }
+
+    fn keep(&mut self, state: Option<&String>) {
+        if let Some(state) = state {
+            self.state = Some(state.clone());
+        }
+    }
+}
+
+impl Run {
+    /// Returns the run as one that is over.
+    fn over(&self, outcome: &str, now_ms: u64) -> Self {
+        if self.ended_ms.is_some() {
+            return self.clone();
+        }
+        Self { ended_ms: Some(now_ms), outcome: Some(outcome.to_owned()), ..self.clone() }
+    }
+}
