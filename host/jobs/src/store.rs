@@ -562,9 +562,8 @@ fn spawn(rows: &mut dyn Rows, spawned: &Spawned) -> Result<Changed, ChangeError>
     };
     match wait {
         None => {
-            job = job::next(&job, &Event::Started { run: spawned.run }, now_ms)
-                .map_err(Refused::from)?
-                .job
+            let started = Event::Started { run: spawned.run };
+            job = job::next(&job, &started, now_ms).map_err(Refused::from)?.job;
         }
         Some(wait) => {
             if rows.queued(limits.queued)? >= limits.queued {
