@@ -42,7 +42,7 @@ pub struct Job {
     pub code: Vec<Code>,
     /// The stop that was asked for.
     pub stop: Option<StopRequest>,
-    /// The last line of progress.
+    /// What its last run said of itself when it ended.
     pub detail: Option<String>,
     /// The ending that somebody still has to hear of.
     pub debt: Option<DeliveryId>,
@@ -720,6 +720,7 @@ impl Job {
     /// Ends it with a run, or puts it aside until it is tried again.
     fn finish(&mut self, run: Run, report: &Report, now_ms: u64) {
         self.keep(report.state.as_ref());
+        self.detail = report.detail.clone();
         let summary = text::summary(report);
         let last = run.over(&text::outcome(report), now_ms);
         let again = report.again_ms.filter(|_| {

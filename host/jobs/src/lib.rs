@@ -8,24 +8,61 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+// What a job is, and the one function that changes it.
 mod id;
 mod job;
 mod retry;
 mod schedule;
-mod serial;
 mod session;
+
+// Where jobs are kept.
+mod serial;
 mod store;
+
+// What comes from outside.
+mod config;
+mod world;
+
+// The manager and what it does.
+mod continuation;
+mod delivery;
+mod drive;
+mod look;
+mod manager;
+mod recovery;
+mod resume;
+mod spawn;
+mod steady;
+mod stop;
+mod tree;
+mod waiting;
+
+// What is said of jobs.
+mod notify;
 mod text;
 
+pub use config::Config;
+pub use delivery::Delivery;
 pub use id::{DeliveryId, InvalidId, JobId, NoRandom, Prefix, RunId, SHORT};
 pub use job::{
     Code, Ended, Ending, Event, Failure, Job, Lost, Next, NextStep, Phase, Question, Report, Run,
     Spec, Stage, Status, StopRequest, Wait, next,
 };
+pub use look::{LookError, short_ids};
+pub use manager::{Health, Manager, OpenError, Recovered};
+pub use notify::{NOTIFICATION_PREFIX, message};
+pub use resume::{Hand, ResumeError};
 pub use retry::{InvalidPolicy, RetryPolicy};
 pub use schedule::{InvalidSchedule, Schedule};
 pub use session::{Body, Entry, JobCard, Projected, Session, project};
+pub use spawn::{Spawn, SpawnError, StartAt};
+pub use stop::{StopError, StopReply};
 pub use store::{
     Census, Change, ChangeError, Changed, Head, Limits, MemoryStore, Page, Query, Refused, Rows,
     Scope, Spawned, Store, StoreError,
+};
+pub use tree::TreeError;
+pub use world::{
+    Continue, Following, How, LaunchError, Launched, Launcher, Reports, Resolved, Resolver,
+    RunEnding, RunOutcome, Stop, Stopped, World,
 };

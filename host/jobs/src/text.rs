@@ -58,6 +58,15 @@ pub(crate) fn line(text: &str, limit: usize) -> String {
     line
 }
 
+/// Cuts a text that is longer than so many bytes, on a character, and says so.
+pub(crate) fn shorten(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let cut = text.floor_char_boundary(bytes);
+    format!("{}\n[the other {} bytes are in its output]", &text[..cut], text.len() - cut)
+}
+
 /// Tells whether a terminal or a parser may take the character for the end of a line,
 /// or for a command.
 fn is_break(character: char) -> bool {

@@ -1,0 +1,388 @@
+//! The manager: what its parts share, and how it begins and ends.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use backlot_registry::Caller;
+use futures::future::join_all;
+use tokio::{
+    runtime::Handle,
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    config::Config,
+    id::{self, JobId, NoRandom, RunId},
+    job::{Event, Job, Status},
+    recovery::Plan,
+    steady::SteadyClock,
+    store::{Census, Change, ChangeError, Changed, Query, Refused, Store, StoreError},
+    world::World,
+};
+
+/// The jobs of a host. A cheap handle; all clones are one manager.
+///
+/// A manager reports endings, it does not deliver them, and it interrupts nobody. Once
+/// the last handle is dropped, runs that end are not written down any more, and the next
+/// manager finds their jobs interrupted; [`Manager::close`] ends it in order.
+#[derive(Clone)]
+pub struct Manager {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What a manager found when it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Jobs that had a run when the last host ended, and failed or wait to be tried again.
+    pub interrupted: usize,
+    /// Jobs that somebody wanted to stop when the last host ended, and that were.
+    pub cancelled: usize,
+    /// Jobs that wait for a place or for their time.
+    pub queued: usize,
+    /// Endings from before that are owed to somebody, and were reported again.
+    pub owed: usize,
+}
+
+/// How a manager is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Jobs by where they stand.
+    pub census: Census,
+    /// Changes that could not be written yet and are tried again.
+    pub unwritten: usize,
+    /// Why the last one could not be.
+    pub trouble: Option<String>,
+    /// Reports that panicked.
+    pub report_panics: u64,
+}
+
+/// Why a manager could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The machine gives no random numbers.
+    #[error(transparent)]
+    Random(#[from] NoRandom),
+}
+
+pub(crate) struct Inner {
+    pub(crate) me: Weak<Inner>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) world: World,
+    pub(crate) config: Config,
+    pub(crate) clock: SteadyClock,
+    pub(crate) runtime: Handle,
+    /// Whoever waits for a job to change, by job.
+    watched: Mutex<HashMap<JobId, Weak<Notify>>>,
+    /// The jobs that wait, with the time before which none starts; 0 for a place alone.
+    pub(crate) waiting: Mutex<BTreeSet<(u64, JobId)>>,
+    /// Wakes what starts jobs that wait.
+    pub(crate) turn: Notify,
+    unwritten: Mutex<(usize, Option<String>)>,
+    pub(crate) all_written: Notify,
+    pub(crate) is_closed: AtomicBool,
+    pub(crate) closing: Notify,
+    report_panics: AtomicU64,
+}
+
+/// How many jobs are read at a time.
+pub(crate) const PAGE: usize = 1_000;
+
+impl Manager {
+    /// Opens a manager on a store, and recovers: there is no manager before every job
+    /// that was working has ended, so nothing can be accepted before that.
+    ///
+    /// Must be called on a tokio runtime, which then drives the runs.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read or written; nothing was launched then.
+    pub async fn open(
+        store: Arc<dyn Store>,
+        world: World,
+        config: Config,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let clock = SteadyClock::new(world.clock.clone(), world.elapsed.clone());
+        let inner = Arc::new_cyclic(|me| Inner {
+            me: me.clone(),
+            store,
+            world,
+            config,
+            clock,
+            runtime: Handle::current(),
+            watched: Mutex::default(),
+            waiting: Mutex::default(),
+            turn: Notify::new(),
+            unwritten: Mutex::default(),
+            all_written: Notify::new(),
+            is_closed: AtomicBool::new(false),
+            closing: Notify::new(),
+            report_panics: AtomicU64::new(0),
+        });
+        let recovered = inner.recover().await?;
+        inner.runtime.spawn(Inner::start_those_due(inner.me.clone()));
+        Ok((Self { inner }, recovered))
+    }
+
+    /// Returns how the manager is doing.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    pub async fn health(&self) -> Result<Health, StoreError> {
+        let (unwritten, trouble) = self.inner.unwritten().clone();
+        Ok(Health {
+            census: self.inner.store.census().await?,
+            unwritten,
+            trouble,
+            report_panics: self.inner.report_panics.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Returns what it was set up with.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// Ends it: no more runs are launched, and what has ended is written, for as long as
+    /// the bound lasts. Whoever owns the runs ends them first. Returns whether all was
+    /// written.
+    pub async fn close(&self, bound: Duration) -> bool {
+        let inner = &self.inner;
+        inner.is_closed.store(true, Ordering::Release);
+        inner.turn.notify_one();
+        let deadline = Instant::now() + bound;
+        loop {
+            let written = inner.all_written.notified();
+            let is_idle = inner.unwritten().0 == 0;
+            if is_idle {
+                return true;
+            }
+            if timeout_at(deadline, written).await.is_err() {
+                inner.closing.notify_waiters();
+                return false;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Ends what was working, reports what is owed, and learns what waits.
+    async fn recover(&self) -> Result<Recovered, OpenError> {
+        let mut recovered = Recovered::default();
+        let plan = self.look_at_all().await?;
+        // Before the others end, so that nothing is reported twice at once.
+        let owed = self.store.owed(None, usize::MAX).await?;
+        for job in &owed {
+            self.report(|| self.world.reports.on_finished(job));
+        }
+        recovered.owed = owed.len();
+        recovered.queued = plan.waiting.len();
+        self.waiting().extend(plan.waiting);
+        for events in plan.events.chunks(PAGE) {
+            // All at once, so that a store can write them at once.
+            let written = events.iter().map(|(job, event)| self.happen(*job, event.clone()));
+            for job in join_all(written).await {
+                match job {
+                    Ok(job) if job.status() == Status::Cancelled => recovered.cancelled += 1,
+                    Ok(_) => recovered.interrupted += 1,
+                    Err(ChangeError::Store(error)) => return Err(error.into()),
+                    Err(ChangeError::Refused(refused)) => {
+                        tracing::warn!("a job was recovered by somebody else: {refused}");
+                    }
+                }
+            }
+        }
+        Ok(recovered)
+    }
+
+    async fn look_at_all(&self) -> Result<Plan, OpenError> {
+        let now_ms = self.now_ms();
+        let mut plan = Plan::default();
+        let status = vec![Status::Queued, Status::Working];
+        let mut query = Query { status, limit: PAGE, ..Query::default() };
+        loop {
+            let page = self.store.list(query.clone()).await?;
+            for job in &page.jobs {
+                plan.add(job, now_ms, chance()?);
+            }
+            match page.next {
+                None => return Ok(plan),
+                next => query.before = next,
+            }
+        }
+    }
+
+    /// Has something happen to a job: written first, then told.
+    pub(crate) async fn happen(&self, job: JobId, event: Event) -> Result<Job, ChangeError> {
+        let (limits, now_ms) = (self.config.limits, self.now_ms());
+        let changed = self.store.change(Change::Happen { job, event, limits, now_ms }).await?;
+        match self.tell(changed) {
+            Some(job) => Ok(job),
+            None => Err(Refused::NoJob(job).into()),
+        }
+    }
+
+    /// Tells whoever listens what has changed, and returns the job that has.
+    pub(crate) fn tell(&self, changed: Changed) -> Option<Job> {
+        match changed {
+            Changed::Job { job, before } => {
+                self.tell_of(&job, before);
+                Some(*job)
+            }
+            Changed::Removed(jobs) => {
+                if !jobs.is_empty() {
+                    jobs.iter().for_each(|job| self.wake(*job));
+                    self.waiting().retain(|(_, job)| !jobs.contains(job));
+                    self.report(|| self.world.reports.on_removed(&jobs));
+                    self.turn.notify_one();
+                }
+                None
+            }
+            Changed::Already(job) => Some(*job),
+            Changed::Nothing | Changed::Session(_) | Changed::Entry(_) => None,
+        }
+    }
+
+    fn tell_of(&self, job: &Job, before: Option<Status>) {
+        let status = job.status();
+        if before != Some(status) || status == Status::Working {
+            self.report(|| self.world.reports.on_job_update(job));
+        }
+        let was_live = before.is_some_and(Status::is_live);
+        match (before, status) {
+            (_, Status::Queued) => self.wait_for(job),
+            (Some(Status::Queued), _) => self.waiting().retain(|(_, waiting)| *waiting != job.id),
+            _ => {}
+        }
+        if status.is_terminal() && !before.is_some_and(Status::is_terminal) {
+            match job.debt.is_some() {
+                true => self.report(|| self.world.reports.on_finished(job)),
+                false => self.report(|| self.world.reports.on_result_delivered(job)),
+            }
+        }
+        if was_live && !status.is_live() && !self.waiting().is_empty() {
+            self.turn.notify_one();
+        }
+        self.wake(job.id);
+    }
+
+    /// Calls code of others, which may panic without harm.
+    pub(crate) fn report(&self, report: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(report)).is_err() {
+            self.report_panics.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("a report panicked; what it was to tell is written down");
+        }
+    }
+
+    /// Returns the job if the caller may see it.
+    pub(crate) async fn find(&self, id: JobId, caller: &Caller) -> Result<Option<Job>, StoreError> {
+        let Some(job) = self.store.job(id).await? else { return Ok(None) };
+        let may_see = match caller {
+            Caller::Operator => true,
+            Caller::Anyone => false,
+            Caller::Session(session) if *session != job.spec.parent => false,
+            Caller::Session(session) => match JobId::of_session(session) {
+                Some(parent) => self.store.job(parent).await?.is_some(),
+                None => self
+                    .store
+                    .session(session.clone())
+                    .await?
+                    .is_some_and(|session| session.incarnation == job.spec.incarnation),
+            },
+        };
+        Ok(may_see.then_some(job))
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, BTreeSet<(u64, JobId)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, (usize, Option<String>)> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a change that has to be written, until the guard is dropped.
+    pub(crate) fn owing(&self) -> Owing<'_> {
+        self.unwritten().0 += 1;
+        Owing(self)
+    }
+
+    pub(crate) fn note_trouble(&self, why: Option<String>) {
+        self.unwritten().1 = why;
+    }
+
+    /// Returns what is notified whenever the job changes, for as long as it is held.
+    pub(crate) fn watch(&self, job: JobId) -> Arc<Notify> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(notify) = watched.get(&job).and_then(Weak::upgrade) {
+            return notify;
+        }
+        // Whoever held the others may have gone without a change.
+        if watched.len() > 64 && watched.len().is_power_of_two() {
+            watched.retain(|_, notify| notify.strong_count() > 0);
+        }
+        let notify = Arc::new(Notify::new());
+        watched.insert(job, Arc::downgrade(&notify));
+        notify
+    }
+
+    fn wake(&self, job: JobId) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let notify = watched.get(&job).map(Weak::upgrade);
+        match notify {
+            Some(Some(notify)) => {
+                drop(watched);
+                notify.notify_waiters();
+            }
+            Some(None) => _ = watched.remove(&job),
+            None => {}
+        }
+    }
+}
+
+/// A change that is not written yet.
+pub(crate) struct Owing<'a>(&'a Inner);
+
+impl Drop for Owing<'_> {
+    fn drop(&mut self) {
+        let mut unwritten = self.0.unwritten();
+        unwritten.0 = unwritten.0.saturating_sub(1);
+        if unwritten.0 == 0 {
+            drop(unwritten);
+            self.0.all_written.notify_waiters();
+        }
+    }
+}
+
+/// Returns a number from 0 to 1 by chance.
+pub(crate) fn chance() -> Result<f64, NoRandom> {
+    let bits = id::random()? as u32;
+    Ok(f64::from(bits) / f64::from(u32::MAX))
+}
+
+/// Returns a new run's id.
+pub(crate) fn new_run() -> Result<RunId, NoRandom> {
+    RunId::random()
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").finish_non_exhaustive()
+    }
+}
