@@ -159,9 +159,9 @@ async fn a_schema_that_takes_for_ever_or_too_much_harms_nobody() {
     let long = format!("\"{}\"", "ab".repeat(100_000));
     let memory = Memory::from_now();
     for (costly, input, says) in [
-        (doubling(60, r#"{"type":"string"}"#, ""), r#""x""#, "unavailable: its input-schema"),
+        (doubling(60, r#"{"type":"string"}"#, ""), r#""x""#, "unavailable: its schema"),
         (chain, &*deep, ""),
-        (wordy, &*wrong, "invalid input: it does not match its input-schema"),
+        (wordy, &*wrong, "invalid input: it does not match its schema"),
         (patterns, &*long, ""),
     ] {
         let made = load(&costly).await.unwrap();

@@ -15,10 +15,24 @@ pub enum ComponentForm {
     Producer,
     /// A producer whose tasks make output while they run.
     StreamProducer,
-    /// A stream producer that decides what follows each of its runs.
+    /// A stream producer that decides what follows each run of its jobs.
     SteppedProducer,
+    /// A producer with one final output that decides what follows each run of its jobs.
+    SteppedFinalProducer,
     /// A `wasi:cli/command`: a program with a `main`.
     Command,
+}
+
+impl ComponentForm {
+    /// Tells whether the component hands over its output while it runs.
+    pub(crate) fn has_output(self) -> bool {
+        matches!(self, Self::StreamProducer | Self::SteppedProducer)
+    }
+
+    /// Tells whether the component decides what follows each run of its jobs.
+    pub(crate) fn has_steps(self) -> bool {
+        matches!(self, Self::SteppedProducer | Self::SteppedFinalProducer)
+    }
 }
 
 impl fmt::Display for ComponentForm {
@@ -27,6 +41,7 @@ impl fmt::Display for ComponentForm {
             Self::Producer => "producer",
             Self::StreamProducer => "stream-producer",
             Self::SteppedProducer => "stepped-producer",
+            Self::SteppedFinalProducer => "stepped-final-producer",
             Self::Command => "command",
         })
     }
@@ -127,7 +142,7 @@ pub(crate) fn form(exports: &[String]) -> Result<(ComponentForm, Option<Version>
         (true, true, true) => ComponentForm::SteppedProducer,
         (true, true, false) => ComponentForm::StreamProducer,
         (true, false, false) => ComponentForm::Producer,
-        (true, false, true) => return incomplete(steps, output),
+        (true, false, true) => ComponentForm::SteppedFinalProducer,
         (false, true, _) => return incomplete(output, lifecycle),
         (false, false, _) => return incomplete(steps, lifecycle),
     };
@@ -218,6 +233,7 @@ mod tests {
         assert_eq!(of(&[LIFECYCLE]), producer(ComponentForm::Producer));
         assert_eq!(of(&[OUTPUT, LIFECYCLE]), producer(ComponentForm::StreamProducer));
         assert_eq!(of(&[LIFECYCLE, OUTPUT, STEPS]), producer(ComponentForm::SteppedProducer));
+        assert_eq!(of(&[LIFECYCLE, STEPS]), producer(ComponentForm::SteppedFinalProducer));
         assert_eq!(of(&["wasi:cli/run@0.2.6"]), Ok((ComponentForm::Command, None)));
         assert_eq!(of(&["wasi:cli/run@0.3.0"]), Ok((ComponentForm::Command, None)));
     }
@@ -267,10 +283,7 @@ mod tests {
     #[test]
     fn half_a_contract_is_refused() {
         assert!(matches!(of(&[OUTPUT]), Err(NotRunnable::Incomplete { wanted: LIFECYCLE, .. })));
-        assert!(matches!(
-            of(&[LIFECYCLE, STEPS]),
-            Err(NotRunnable::Incomplete { wanted: OUTPUT, .. })
-        ));
+        assert!(matches!(of(&[STEPS]), Err(NotRunnable::Incomplete { wanted: LIFECYCLE, .. })));
     }
 
     #[test]

@@ -4,8 +4,6 @@
 
 use std::{
     fmt,
-    future::poll_fn,
-    pin::pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -14,11 +12,11 @@ use std::{
 };
 
 use backlot_registry::{Announcer, Change, Form, Generation, InvalidKind, Kind, Refusal};
-use tokio::sync::Notify;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::sync::{Notify, Semaphore};
 use wasmtime::component::{ComponentExportIndex, InstancePre, types::ComponentItem};
 
 use crate::{
+    aside,
     cache::ComponentDigest,
     cache::FileStamp,
     capacity,
@@ -26,14 +24,12 @@ use crate::{
     code::{self, Code, Dormant, Source},
     command,
     compile::CompileError,
-    contract::{self, Descriptor, Indices, Manner, Signatures, Version},
+    contract::{self, Indices, Manner, Signatures, Version},
     engine::Engine,
-    grant::OpenGrant,
-    limits::Limits,
     live::Mark,
     profile::MEMORIES,
     schema::Schema,
-    store::{Guest, Recipe, Stdio},
+    store::Guest,
     text, trap,
 };
 
@@ -55,6 +51,9 @@ pub(crate) struct Loaded {
     description: Description,
     schema: Option<Schema>,
     code: (ComponentDigest, Source),
+    /// The turn to be asked what follows a run. With one, a component that hangs
+    /// holds up its own jobs, and those of no other.
+    pub(crate) steps_turn: Semaphore,
     /// The last, so that whoever hears of its end finds the rest gone.
     pub(crate) life: Life,
 }
@@ -154,6 +153,8 @@ pub struct Description {
     pub stops_by_drop: bool,
     /// Whether it can end with exit codes other than 0 and 1.
     pub exit_codes: bool,
+    /// Whether it decides what follows each run of its jobs.
+    pub steps: bool,
     /// The interfaces that it imports, in the order of the component.
     pub imports: Vec<String>,
     /// The interfaces that it exports, in the order of the component.
@@ -303,6 +304,7 @@ impl Component {
             description,
             schema: None,
             code,
+            steps_turn: Semaphore::new(1),
             life: Life::default(),
         })))
     }
@@ -318,7 +320,11 @@ impl Component {
     ) -> Result<Self, LoadError> {
         let of_type = |error: wasmtime::Error| LoadError::Type(trap::line(&error));
         let indices = version.indices(&pre, form).map_err(of_type)?;
-        let descriptor = describe(engine, &pre, &indices).await?;
+        let descriptor = aside::call(engine, &pre, &indices, DESCRIBE_DEADLINE, |guest, store| {
+            Box::pin(guest.describe(store))
+        })
+        .await
+        .map_err(|error| LoadError::Describe(error.to_string()))?;
         let kind = Kind::new(&descriptor.kind).map_err(invalid_kind)?;
         let manner = descriptor.manner;
         if manner.stdout_is_output && indices.has_output() {
@@ -353,6 +359,7 @@ impl Component {
             description,
             schema,
             code,
+            steps_turn: Semaphore::new(1),
             life: Life::default(),
         })))
     }
@@ -476,6 +483,7 @@ impl Seen {
             stdout_is_output: false,
             stops_by_drop: false,
             exit_codes: false,
+            steps: form.has_steps(),
             needs: check::needs(&self.imports),
             imports: self.imports,
             exports: self.exports,
@@ -503,51 +511,10 @@ impl Seen {
 }
 
 /// Returns the memory mappings that an instance takes.
-fn mappings(engine: &Engine, pre: &InstancePre<Guest>) -> u64 {
+pub(crate) fn mappings(engine: &Engine, pre: &InstancePre<Guest>) -> u64 {
     // Without an answer it is given modules from outside, which this host never does.
     let memories = pre.component().resources_required().map_or(MEMORIES, |it| it.num_memories);
     capacity::mappings_of(engine.profile(), memories)
-}
-
-/// Calls `describe` in a fresh instance without any capability, on the guests'
-/// runtime: a guest may block it.
-async fn describe(
-    engine: &Engine,
-    pre: &InstancePre<Guest>,
-    indices: &Indices,
-) -> Result<Descriptor, LoadError> {
-    let (pre, indices, home) = (pre.clone(), indices.clone(), engine.clone());
-    // Others may have their turns first, which is not this one's delay.
-    let live = home.admit_aside(mappings(&home, &pre)).await;
-    let call = async move {
-        let grant = OpenGrant::none();
-        let mut store = Recipe {
-            grant: &grant,
-            limits: Limits::default(),
-            args: &[],
-            stdio: Stdio::None,
-            link: None,
-            peak: Arc::default(),
-            live,
-        }
-        .store(&home);
-        let polled = home.polled();
-        let described = {
-            let mut call = pin!(async {
-                let instance = pre.instantiate_async(&mut store).await?;
-                let guest = indices.load(&mut store, &instance)?;
-                store.run_concurrent(async |accessor| guest.describe(accessor).await).await?
-            });
-            poll_fn(|cx| polled.during(|| call.as_mut().poll(cx))).await
-        };
-        described.map_err(|error| trap::because(&error, store.data().meter.exceeded(&error)))
-    };
-    let call = AbortOnDropHandle::new(engine.runtime().spawn(call));
-    match tokio::time::timeout(DESCRIBE_DEADLINE, call).await {
-        Ok(Ok(described)) => described.map_err(LoadError::Describe),
-        Ok(Err(panic)) => Err(LoadError::Describe(panic.to_string())),
-        Err(_) => Err(LoadError::Describe(format!("it took longer than {DESCRIBE_DEADLINE:?}"))),
-    }
 }
 
 fn invalid_kind(error: InvalidKind) -> LoadError {

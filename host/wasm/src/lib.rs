@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+mod aside;
 mod audit;
 mod cache;
 mod capacity;
@@ -46,6 +47,7 @@ mod resolver;
 mod schema;
 mod secret;
 mod signal;
+mod steps;
 mod store;
 mod terms;
 mod text;
@@ -81,6 +83,7 @@ pub use self::{
     profile::{InvalidProfile, Profile},
     reload::{Plugins, Reloaded, Stray},
     resolver::{Directory, Resolver},
+    steps::{AnswerError, Next, StepsError},
     text::chain,
     watch::{Watch, Watching},
 };

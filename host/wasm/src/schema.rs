@@ -1,4 +1,4 @@
-//! The schema of a kind's input.
+//! Schemas: of a kind's input, and of the answer to a question.
 //!
 //! A schema of a few kilobytes can take for ever to be read or to check an input, or
 //! overflow a stack, and what does so cannot be interrupted. So only one that is
@@ -141,10 +141,10 @@ impl Schema {
             // Saying what is wrong may take far more than finding out.
             is_wrong = true;
         }
-        let late = "its input-schema takes too long to check this input";
+        let late = "its schema takes too long to check it";
         self.apart(Some(input.into())).await.map_err(|error| match error {
             JobError::Impossible(why) => Refusal::InvalidInput(why),
-            _ if is_wrong => Refusal::InvalidInput("it does not match its input-schema".to_owned()),
+            _ if is_wrong => Refusal::InvalidInput("it does not match its schema".to_owned()),
             JobError::TooCostly(_) => Refusal::Unavailable(late.to_owned()),
             JobError::Broken(why) => Refusal::Unavailable(format!("{late}: {why}")),
         })

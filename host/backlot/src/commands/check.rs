@@ -88,6 +88,9 @@ pub(super) fn text(file: &Path, about: &Description) -> String {
     if about.stops_by_drop && about.contract.is_some() {
         line("manner", "a stop drops it without asking");
     }
+    if about.steps {
+        line("steps", "decides what follows each run of its jobs");
+    }
     if about.contract.is_none() {
         line(
             "exit codes",
@@ -135,6 +138,7 @@ mod tests {
             stdout_is_output: false,
             stops_by_drop: false,
             exit_codes: false,
+            steps: false,
             imports: vec![hostile.clone()],
             exports: vec![hostile.clone()],
             needs: vec![],

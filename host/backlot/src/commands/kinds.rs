@@ -22,8 +22,8 @@ use crate::{
 const INSTANCES: u32 = 4;
 /// How many files are loaded at a time. Each is in memory as a whole.
 const AT_A_TIME: usize = 4;
-/// The width of the column with the form: that of the longest, `stepped-producer`.
-const FORM: usize = 16;
+/// The width of the column with the form: that of the longest, `stepped-final-producer`.
+const FORM: usize = 22;
 
 pub(crate) async fn kinds(args: Kinds, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let config = common.config(INSTANCES);
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_kind_is_one_line_whatever_it_says_of_itself() {
         let about = Description {
-            form: ComponentForm::SteppedProducer,
+            form: ComponentForm::SteppedFinalProducer,
             contract: Some("0.1.0"),
             kind: "hostile".parse().unwrap(),
             summary: "a\tb\x1b[2J\u{202e}\nc".into(),
@@ -157,13 +157,14 @@ mod tests {
             stdout_is_output: false,
             stops_by_drop: false,
             exit_codes: false,
+            steps: true,
             imports: vec![],
             exports: vec![],
             needs: vec![],
             digest: "sha256:00".into(),
         };
-        assert_eq!(line(&about, None), "hostile\tstepped-producer\ta b [2J  c\n");
-        assert_eq!(line(&about, Some(9)), "hostile    stepped-producer  a b [2J  c\n");
+        assert_eq!(line(&about, None), "hostile\tstepped-final-producer\ta b [2J  c\n");
+        assert_eq!(line(&about, Some(9)), "hostile    stepped-final-producer  a b [2J  c\n");
         assert_eq!(about.form.to_string().len(), FORM);
     }
 }

@@ -58,6 +58,13 @@ pub(crate) struct Descriptor {
     pub(crate) manner: Manner,
 }
 
+/// What a producer says is to follow a run.
+pub(crate) enum Next {
+    End { state: Option<String>, failure: Option<String> },
+    Proceed { kind: Option<String>, input: String, state: Option<String> },
+    Ask { prompt: String, schema: Option<String>, state: Option<String> },
+}
+
 /// How a producer written in blocking style wants to be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manner {
@@ -154,6 +161,11 @@ impl Indices {
         with!(Indices, self, it => it.has_output())
     }
 
+    /// Tells whether the producer decides what follows its runs.
+    pub(crate) fn has_steps(&self) -> bool {
+        with!(Indices, self, it => it.has_steps())
+    }
+
     /// Finds the functions in an instance.
     pub(crate) fn load(
         &self,
@@ -212,6 +224,25 @@ impl Exports {
         max_bytes: u32,
     ) -> wasmtime::Result<Vec<u8>> {
         with!(Exports, self, it => it.read_output(accessor, max_bytes).await)
+    }
+
+    /// Asks what follows a run; `None` of a producer that does not decide that.
+    pub(crate) async fn after(
+        &self,
+        accessor: &Accessor<Guest>,
+        request: Request,
+        ended: Outcome,
+    ) -> wasmtime::Result<Option<Next>> {
+        with!(Exports, self, it => it.after(accessor, request, ended).await)
+    }
+
+    /// Asks for a state in words.
+    pub(crate) async fn render(
+        &self,
+        accessor: &Accessor<Guest>,
+        state: String,
+    ) -> wasmtime::Result<Option<String>> {
+        with!(Exports, self, it => it.render(accessor, state).await)
     }
 }
 

@@ -4,13 +4,15 @@
 use std::{sync::Arc, time::Duration};
 
 use backlot_registry::{
-    Caller, Config, Environment, Kill, Killed, Registry, Snapshot, Start, Status, TaskId,
+    Caller, Config, Environment, Kill, Killed, Kind, Outcome, Registry, Request, Snapshot, Start,
+    Status, Step, TaskId,
 };
 use tokio::runtime::Handle;
 
 use super::{CONTRACT_VERSION, Version};
 use crate::{
-    Component, ComponentForm, Engine, EngineConfig, Limits, LoadError, NotRunnable, OpenGrant,
+    Component, ComponentForm, Engine, EngineConfig, Limits, LoadError, Next, NotRunnable,
+    OpenGrant, StepsError,
 };
 
 /// A component built against the version 0.1, which is frozen.
@@ -88,6 +90,49 @@ async fn components_of_both_versions_run_side_by_side() {
         assert_eq!((ended.status, ended.detail.as_deref()), (Status::Killed, Some("enough")));
     }
     assert_eq!(engine.instances(), 0);
+}
+
+#[tokio::test]
+async fn components_of_both_versions_decide_what_follows_a_run() {
+    let engine = engine();
+    for (text, kind) in [(V0_1, "past"), (NEXT, "soon")] {
+        let component = load(&engine, text).await.unwrap();
+        assert!(component.has_steps() && component.description().steps);
+        let request = |input: &str| Request {
+            task: format!("{kind}-1").parse().unwrap(),
+            label: "test".into(),
+            input: input.into(),
+            step: Step::default(),
+        };
+        let next = component.after(request("x"), Outcome::completed()).await.unwrap();
+        let (kind, input) = (Some(Kind::new(kind).unwrap()), "x".to_owned());
+        assert_eq!(next, Next::Proceed { kind, input, state: None });
+        let trapped = component.after(request(""), Outcome::failed("x")).await.unwrap_err();
+        assert!(trapped.to_string().starts_with("trap in after: wasm trap: wasm `unreachable`"));
+        assert_eq!(component.render("step\n2/3").await.unwrap().as_deref(), Some("step 2/3"));
+        assert_eq!(component.render(" ").await.unwrap(), None);
+    }
+    assert_eq!(engine.instances(), 0);
+}
+
+/// Of the exports, `output` and `steps` may each be there without the other.
+#[tokio::test]
+async fn a_component_with_one_final_output_may_have_steps() {
+    let engine = engine();
+    let output = "(export \"backlot:producer/output@0.1.0\" (instance $output))";
+    assert_eq!(V0_1.matches(output).count(), 1);
+    let component = load(&engine, &V0_1.replace(output, "")).await.unwrap();
+    let about = component.description();
+    assert_eq!(about.form.to_string(), "stepped-final-producer");
+    assert!(about.steps && component.has_steps());
+    assert_eq!(component.render("x").await.unwrap().as_deref(), Some("x"));
+
+    let steps = "(export \"backlot:producer/steps@0.1.0\" (instance $steps))";
+    assert_eq!(V0_1.matches(steps).count(), 1);
+    let component = load(&engine, &V0_1.replace(steps, "")).await.unwrap();
+    assert!(!component.has_steps());
+    let told = component.render("x").await.unwrap_err();
+    assert_eq!(told, StepsError::NoSteps(Kind::new("past").unwrap()));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use self::{
     backlot::producer::{host, types},
     exports::backlot::producer::{lifecycle, output, steps},
 };
-use super::{Descriptor, Manner, Names, Signatures};
+use super::{Descriptor, Manner, Names, Next, Signatures};
 use crate::{check::ComponentForm, imports, store::Guest};
 
 wasmtime::component::bindgen!({
@@ -48,7 +48,7 @@ pub(super) fn typecheck(of: &Signatures<'_>, form: ComponentForm) -> Result<(), 
         "func(reason: option<string>) -> result<_, stop-refusal>",
     )?;
     of.check::<(), (types::Outcome,)>(lifecycle, "done", "async func() -> outcome")?;
-    if form == ComponentForm::SteppedProducer {
+    if form.has_steps() {
         of.check::<(types::Request, types::Outcome), (steps::Next,)>(
             steps,
             "after",
@@ -60,7 +60,7 @@ pub(super) fn typecheck(of: &Signatures<'_>, form: ComponentForm) -> Result<(), 
             "func(state: string) -> option<string>",
         )?;
     }
-    if form != ComponentForm::Producer {
+    if form.has_output() {
         of.check::<(u32,), (Vec<u8>,)>(output, "read-output", "func(max-bytes: u32) -> list<u8>")?;
     }
     Ok(())
@@ -70,21 +70,30 @@ pub(super) fn typecheck(of: &Signatures<'_>, form: ComponentForm) -> Result<(), 
 pub(crate) struct Indices {
     lifecycle: lifecycle::GuestIndices,
     output: Option<output::GuestIndices>,
+    steps: Option<steps::GuestIndices>,
 }
 
 impl Indices {
     pub(super) fn new(pre: &InstancePre<Guest>, form: ComponentForm) -> wasmtime::Result<Self> {
         Ok(Self {
             lifecycle: lifecycle::GuestIndices::new(pre)?,
-            output: match form {
-                ComponentForm::Producer => None,
-                _ => Some(output::GuestIndices::new(pre)?),
+            output: match form.has_output() {
+                true => Some(output::GuestIndices::new(pre)?),
+                false => None,
+            },
+            steps: match form.has_steps() {
+                true => Some(steps::GuestIndices::new(pre)?),
+                false => None,
             },
         })
     }
 
     pub(super) fn has_output(&self) -> bool {
         self.output.is_some()
+    }
+
+    pub(super) fn has_steps(&self) -> bool {
+        self.steps.is_some()
     }
 
     pub(super) fn load(
@@ -98,6 +107,10 @@ impl Indices {
                 Some(output) => Some(output.load(&mut store, instance)?),
                 None => None,
             },
+            steps: match &self.steps {
+                Some(steps) => Some(steps.load(&mut store, instance)?),
+                None => None,
+            },
         })
     }
 }
@@ -105,6 +118,7 @@ impl Indices {
 pub(crate) struct Exports {
     lifecycle: lifecycle::Guest,
     output: Option<output::Guest>,
+    steps: Option<steps::Guest>,
 }
 
 impl Exports {
@@ -152,6 +166,32 @@ impl Exports {
         match &self.output {
             Some(output) => output.call_read_output(accessor, max_bytes).await,
             None => Ok(Vec::new()),
+        }
+    }
+
+    pub(super) async fn after(
+        &self,
+        accessor: &Accessor<Guest>,
+        request: registry::Request,
+        ended: registry::Outcome,
+    ) -> wasmtime::Result<Option<Next>> {
+        match &self.steps {
+            Some(steps) => {
+                let next = steps.call_after(accessor, request.into(), ended.into()).await?;
+                Ok(Some(next.into()))
+            }
+            None => Ok(None),
+        }
+    }
+
+    pub(super) async fn render(
+        &self,
+        accessor: &Accessor<Guest>,
+        state: String,
+    ) -> wasmtime::Result<Option<String>> {
+        match &self.steps {
+            Some(steps) => steps.call_render(accessor, state).await,
+            None => Ok(None),
         }
     }
 }
@@ -246,6 +286,34 @@ impl From<types::Outcome> for registry::Outcome {
             },
             detail: outcome.detail,
             output: outcome.output,
+        }
+    }
+}
+
+impl From<registry::Outcome> for types::Outcome {
+    fn from(outcome: registry::Outcome) -> Self {
+        Self {
+            ending: match outcome.ending {
+                registry::Ending::Completed => types::Ending::Completed,
+                registry::Ending::Killed => types::Ending::Killed,
+                registry::Ending::Failed => types::Ending::Failed,
+            },
+            detail: outcome.detail,
+            output: outcome.output,
+        }
+    }
+}
+
+impl From<steps::Next> for Next {
+    fn from(next: steps::Next) -> Self {
+        match next {
+            steps::Next::End(steps::Closing { state, failure }) => Self::End { state, failure },
+            steps::Next::Proceed(steps::Continuation { kind, input, state }) => {
+                Self::Proceed { kind, input, state }
+            }
+            steps::Next::Ask(steps::Question { prompt, schema, state }) => {
+                Self::Ask { prompt, schema, state }
+            }
         }
     }
 }

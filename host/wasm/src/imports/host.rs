@@ -13,9 +13,9 @@ pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     Version::ALL.iter().try_for_each(|version| version.add_host(linker))
 }
 
-/// Returns the guest's link. An instance that only describes itself has none.
+/// Returns the guest's link. An instance that has no run has none.
 pub(crate) fn link(guest: &Guest) -> wasmtime::Result<&Arc<Link>> {
     guest.link.as_ref().ok_or_else(|| {
-        wasmtime::format_err!("`describe` has no task: it must not call `backlot:producer/host`")
+        wasmtime::format_err!("it has no task, and must not call `backlot:producer/host`")
     })
 }

@@ -46,7 +46,10 @@
   (import "backlot:producer/steps@0.1.0" (instance $steps-types
     (type $closing' (record (field "state" (option string)) (field "failure" (option string))))
     (export "closing" (type $closing (eq $closing')))
-    (type $continuation' (record (field "input" string) (field "state" (option string))))
+    (type $continuation' (record
+      (field "kind" (option string))
+      (field "input" string)
+      (field "state" (option string))))
     (export "continuation" (type $continuation (eq $continuation')))
     (type $question' (record
       (field "prompt" string)
@@ -133,8 +136,20 @@
       (i32.sub (i32.const 96) (global.get $read))
       (global.set $read (i32.const 32)))
     (global $read (mut i32) (i32.const 0))
-    (func (export "after") (param i32) (result i32) unreachable)
-    (func (export "render") (param i32 i32) (result i32) unreachable))
+    ;; The same again, by the same kind; without an input it traps.
+    (func (export "after") (param $request i32) (result i32)
+      (if (i32.eqz (i32.load offset=20 (local.get $request))) (then unreachable))
+      (i32.store8 offset=256 (i32.const 0) (i32.const 1))
+      (i32.store8 offset=260 (i32.const 0) (i32.const 1))
+      (i64.store offset=264 (i32.const 0) (i64.load (i32.const 96)))
+      (i64.store offset=272 (i32.const 0) (i64.load offset=16 (local.get $request)))
+      (i32.const 256))
+    ;; The state itself.
+    (func (export "render") (param $state i32) (param $length i32) (result i32)
+      (i32.store8 offset=320 (i32.const 0) (i32.const 1))
+      (i32.store offset=324 (i32.const 0) (local.get $state))
+      (i32.store offset=328 (i32.const 0) (local.get $length))
+      (i32.const 320)))
   (core instance $work (instantiate $work (with "" (instance
     (export "memory" (memory $memory))
     (export "cancelled" (func $cancelled))
