@@ -1,10 +1,11 @@
 //! The exports of a component, made of a [`Producer`].
 
-use crate::bindings::{exported_lifecycle, exported_output, types};
+use crate::bindings::{exported_lifecycle, exported_output, exported_steps, types};
 use crate::input::Input;
 use crate::output::Pending;
 use crate::producer::{Form, Producer, Refusal, Stream};
 use crate::request::Request;
+use crate::stepped::Stepped;
 use crate::task::{Shared, Stop, Task};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -17,6 +18,10 @@ use std::rc::Rc;
 /// decides which functions the component exports: `stream: Type`, `final: Type`
 /// or `printed: Type`. A word that does not fit does not compile. A crate
 /// exports one producer.
+///
+/// A producer that is [`Stepped`](crate::Stepped) as well is exported with
+/// `stepped: Type`, which is short for `stepped stream: Type`, or with `stepped
+/// final: Type` or `stepped printed: Type`.
 #[macro_export]
 macro_rules! export {
     (stream: $producer:ty) => {
@@ -33,6 +38,18 @@ macro_rules! export {
     };
     (printed: $producer:ty) => {
         $crate::export!(@lifecycle $producer, Printed);
+    };
+    (stepped: $producer:ty) => {
+        $crate::export!(stepped stream: $producer);
+    };
+    (stepped $form:tt: $producer:ty) => {
+        $crate::export!($form: $producer);
+        const _: () = {
+            type Exported = $crate::__private::Exported<$producer>;
+            $crate::__private::steps::export_steps!(
+                Exported with_types_in $crate::__private::steps
+            );
+        };
     };
     (@lifecycle $producer:ty, $form:ident) => {
         const _: () = {
@@ -140,5 +157,15 @@ impl<P: Producer<Form = Stream>> exported_output::Guest for Exported<P> {
             Some(shared) => shared.output.collect(max_bytes as usize),
             None => Vec::new(),
         }
+    }
+}
+
+impl<P: Producer + Stepped> exported_steps::Guest for Exported<P> {
+    fn after(request: types::Request, ended: types::Outcome) -> exported_steps::Next {
+        P::after(&request.into(), &ended.into()).into()
+    }
+
+    fn render(state: String) -> Option<String> {
+        P::render(&state)
     }
 }

@@ -56,6 +56,9 @@
 //! - **Sleep with [`Task::sleep`] or [`sleep()`]**, not with
 //!   `std::thread::sleep`, which keeps the host out for as long as it lasts. The
 //!   same goes for reading pipes and sockets through `std`. Files are fine.
+//! - **A job goes on past its run.** A producer that implements [`Stepped`] says
+//!   what follows each run of a durable job: another run, a question to a person,
+//!   or the end.
 //! - **A panic ends the task `failed`**, and its message goes to the host's log.
 //!   For what can be expected to go wrong return an [`Error`].
 
@@ -69,7 +72,9 @@ mod output;
 mod producer;
 mod request;
 mod signal;
+mod stepped;
 mod task;
+mod template;
 mod turns;
 
 pub use error::{Error, Stopped};
@@ -79,12 +84,14 @@ pub use producer::{
     Completed, Descriptor, Final, Form, Printed, Producer, Refusal, StopRefusal, Stream,
 };
 pub use request::{Cause, Request};
+pub use stepped::{Ended, Ending, Next, Stepped};
 pub use task::Task;
+pub use template::Template;
 pub use turns::{sleep, yield_now};
 
 /// What [`export!`] expands to; not for use by hand.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::bindings::{lifecycle, output};
+    pub use crate::bindings::{lifecycle, output, steps};
     pub use crate::export::{Exported, expect_form};
 }

@@ -1,6 +1,7 @@
 //! What a run is given.
 
 use crate::bindings::types;
+use serde::de::DeserializeOwned;
 
 /// What a run is given, besides its parsed input.
 #[derive(Clone, Debug)]
@@ -26,6 +27,34 @@ pub struct Request {
     pub last_failure: Option<String>,
     /// What the person answered, when the cause is [`Cause::Answer`].
     pub answer: Option<String>,
+}
+
+impl Request {
+    /// Returns the request of a job's first run with this input.
+    ///
+    /// The host makes requests; this one is for the tests of what is given one.
+    pub fn new(input: impl Into<String>) -> Self {
+        Self {
+            task: "test-1".to_owned(),
+            label: "test".to_owned(),
+            input: input.into(),
+            job: Some("test".to_owned()),
+            attempt: 1,
+            step: 0,
+            cause: Cause::Spawn,
+            state: None,
+            last_failure: None,
+            answer: None,
+        }
+    }
+
+    /// Returns the state that an earlier run of the job left, read as JSON; `None`
+    /// where none was left.
+    ///
+    /// [`Next::with_state`](crate::Next::with_state) writes one.
+    pub fn state_as<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
+        self.state.as_deref().map(serde_json::from_str).transpose()
+    }
 }
 
 /// Why a run was started.
