@@ -11,8 +11,8 @@ guest := "--profile guest --target wasm32-wasip2"
 # of tokio does; apart from them, one build of the dependencies serves all.
 host := "-p backlot -p backlot-wasm -p backlot-tests"
 # The parts of the kinds that know nothing of WebAssembly.
-portable := "-p backlot-sdk -p grep -p checksum"
-producers := "-p ticker -p grep -p checksum -p noop -p faulty"
+portable := "-p backlot-sdk -p grep -p checksum -p pipeline -p loop-until"
+producers := "-p ticker -p grep -p checksum -p noop -p pipeline -p loop-until -p faulty"
 
 # What only the tests run.
 fixtures := "-p backlot-programs -p async-command -p printed -p pour"
@@ -32,12 +32,12 @@ setup:
 plugins: setup
     cargo build --quiet {{ guest }} {{ producers }}
     @mkdir -p "{{ kinds }}"
-    @for kind in ticker grep checksum noop faulty; do \
+    @for kind in ticker grep checksum noop pipeline loop-until faulty; do \
         if [ -e "plugins/$kind/$kind.toml" ]; then \
             cp "plugins/$kind/$kind.toml" "{{ kinds }}/.$kind.new"; \
             mv "{{ kinds }}/.$kind.new" "{{ kinds }}/$kind.toml"; \
         fi; \
-        cp "{{ target }}/wasm32-wasip2/guest/$kind.wasm" "{{ kinds }}/.$kind.new"; \
+        cp "{{ target }}/wasm32-wasip2/guest/${kind//-/_}.wasm" "{{ kinds }}/.$kind.new"; \
         mv "{{ kinds }}/.$kind.new" "{{ kinds }}/$kind.wasm"; \
     done
 

@@ -117,6 +117,22 @@ impl Ended {
         Self { ending: Ending::Failed, detail: Some(detail.into()), output: Some(String::new()) }
     }
 
+    /// Returns the output, or a line that says why it is not here.
+    pub fn text(&self) -> Result<&str, String> {
+        let why = || format!("its output cannot be handed on: {}", self.words());
+        self.output.as_deref().ok_or_else(why)
+    }
+
+    /// Returns the detail, or where there is none how the run has ended.
+    pub fn words(&self) -> &str {
+        match (&self.detail, self.ending) {
+            (Some(detail), _) => detail,
+            (None, Ending::Completed) => "completed",
+            (None, Ending::Killed) => "killed",
+            (None, Ending::Failed) => "failed",
+        }
+    }
+
     /// Tells whether the work was finished.
     pub fn is_completed(&self) -> bool {
         self.ending == Ending::Completed
@@ -271,6 +287,17 @@ mod tests {
             panic!("it was written")
         };
         assert!(why.starts_with("the state cannot be written: "), "{why}");
+    }
+
+    #[test]
+    fn a_run_is_told_by_its_detail_and_its_output_handed_on_if_it_is_here() {
+        assert_eq!(Ended::completed("a\n").text(), Ok("a\n"));
+        assert_eq!(Ended::failed("disk full").words(), "disk full");
+        let silent = Ended { detail: None, output: None, ..Ended::completed("") };
+        assert_eq!(silent.words(), "completed");
+        let large = Ended { detail: Some("5 MiB of output".to_owned()), ..silent };
+        let why = "its output cannot be handed on: 5 MiB of output";
+        assert_eq!(large.text(), Err(why.to_owned()));
     }
 
     #[test]
