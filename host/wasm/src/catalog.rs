@@ -519,6 +519,11 @@ impl Serving {
         Ok(self.component.on_terms(Terms::open(&self.rules, decision)?))
     }
 
+    /// Returns what the plugin asks for.
+    pub(crate) fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref()
+    }
+
     /// Returns the producer for a start that asks for that much.
     pub(crate) fn narrowed(
         &self,

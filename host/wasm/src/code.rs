@@ -35,6 +35,8 @@ pub(crate) enum Source {
 pub(crate) struct Dormant {
     digest: ComponentDigest,
     code: Unmapped,
+    /// What it was compiled from, where that was a file.
+    file: Option<Arc<File>>,
 }
 
 #[derive(Clone)]
@@ -53,12 +55,18 @@ impl Dormant {
         component: &Component,
         digest: ComponentDigest,
         source: &Source,
+        file: Option<Arc<File>>,
     ) -> wasmtime::Result<Self> {
         let code = match source {
             Source::Entry(file) => Unmapped::Entry(Arc::clone(file)),
             Source::Mapped => Unmapped::Bytes(component.serialize()?.into()),
         };
-        Ok(Self { digest, code })
+        Ok(Self { digest, code, file })
+    }
+
+    /// Returns the file that it was compiled from, if it was one.
+    pub(crate) fn file(&self) -> Option<Arc<File>> {
+        self.file.clone()
     }
 
     /// Maps the code again.

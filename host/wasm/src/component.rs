@@ -4,6 +4,7 @@
 
 use std::{
     fmt,
+    fs::File,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -51,6 +52,8 @@ pub(crate) struct Loaded {
     description: Description,
     schema: Option<Schema>,
     code: (ComponentDigest, Source),
+    /// What it was read from, where that was a file.
+    file: OnceLock<Arc<File>>,
     /// The turn to be asked what follows a run. With one, a component that hangs
     /// holds up its own jobs, and those of no other.
     pub(crate) steps_turn: Semaphore,
@@ -304,6 +307,7 @@ impl Component {
             description,
             schema: None,
             code,
+            file: OnceLock::new(),
             steps_turn: Semaphore::new(1),
             life: Life::default(),
         })))
@@ -359,6 +363,7 @@ impl Component {
             description,
             schema,
             code,
+            file: OnceLock::new(),
             steps_turn: Semaphore::new(1),
             life: Life::default(),
         })))
@@ -377,7 +382,7 @@ impl Component {
     /// Puts its code aside, so that it can be had again once nothing runs it.
     pub(crate) fn dormant(&self) -> wasmtime::Result<Dormant> {
         let (digest, source) = &self.0.code;
-        Dormant::of(self.0.pre.component(), *digest, source)
+        Dormant::of(self.0.pre.component(), *digest, source, self.0.file.get().cloned())
     }
 
     /// Makes a component ready again whose code was put aside.
@@ -388,7 +393,23 @@ impl Component {
         number: u64,
     ) -> Result<Self, LoadError> {
         let code = dormant.wake(engine).await?;
-        Self::of_code(engine, name, code, number).await
+        let component = Self::of_code(engine, name, code, number).await?;
+        match dormant.file() {
+            Some(file) => Ok(component.read_from(file)),
+            None => Ok(component),
+        }
+    }
+
+    /// Notes the file that the component was read from.
+    pub(crate) fn read_from(self, file: Arc<File>) -> Self {
+        // It was made just now, so there is none yet.
+        let _ = self.0.file.set(file);
+        self
+    }
+
+    /// Returns the file that the component was read from, if it was one.
+    pub(crate) fn file(&self) -> Option<&Arc<File>> {
+        self.0.file.get()
     }
 }
 

@@ -7,14 +7,15 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use backlot_registry::{InvalidKind, Kind};
 
 use crate::{
-    cache::FileStamp,
+    cache::{FileStamp, digest_of},
     component::{Component, LoadError},
     engine::Engine,
     policy::{Denial, Manifest, PolicyError},
@@ -148,7 +149,7 @@ impl From<JobError> for KindError {
 #[derive(Debug)]
 pub(crate) struct Opened {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     pub(crate) stamp: FileStamp,
 }
 
@@ -174,13 +175,14 @@ impl Opened {
         if about.len() > COMPONENT_BYTES {
             return Err(KindError::TooLarge { path: path.to_owned(), limit: COMPONENT_BYTES });
         }
-        Ok(Self { path: path.to_owned(), file, stamp: FileStamp::from(&about) })
+        let stamp = FileStamp::from(&about);
+        Ok(Self { path: path.to_owned(), file: Arc::new(file), stamp })
     }
 
     /// Reads all of it, if it stays as it is meanwhile. Blocks.
     fn read(self) -> Result<Vec<u8>, KindError> {
-        let Self { path, mut file, stamp } = self;
-        let bytes = bounded(&path, &mut file, COMPONENT_BYTES)?;
+        let Self { path, file, stamp } = self;
+        let bytes = bounded(&path, &file, COMPONENT_BYTES)?;
         match file.metadata() {
             Ok(about) if FileStamp::from(&about) == stamp => Ok(bytes),
             Ok(_) => Err(KindError::BeingWritten { path }),
@@ -190,7 +192,7 @@ impl Opened {
 
     /// Loads the component that it holds as this version of its kind.
     pub(crate) async fn load(self, engine: &Engine, number: u64) -> Result<Component, KindError> {
-        let (path, stamp) = (self.path.clone(), self.stamp);
+        let (path, stamp, file) = (self.path.clone(), self.stamp, Arc::clone(&self.file));
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let loaded = match Component::recall(engine, &name, stamp, number).await {
             Some(loaded) => loaded,
@@ -200,7 +202,10 @@ impl Opened {
                 Component::load_read(engine, &name, bytes, stamp, number).await
             }
         };
-        loaded.map_err(|source| KindError::Load { path, source })
+        // Kept open, so that what runs can be had as it is when its name is another's.
+        loaded
+            .map(|component| component.read_from(file))
+            .map_err(|source| KindError::Load { path, source })
     }
 }
 
@@ -271,6 +276,73 @@ pub async fn load_checked(
         .await
         .map_err(|source| KindError::Load { path: path.to_owned(), source })?;
     Ok(Checked { component, bytes, manifest: manifest.map(|(text, _)| text) })
+}
+
+/// Why what a component was loaded from cannot be had again.
+#[derive(Debug, thiserror::Error)]
+pub enum BytesError {
+    /// It was loaded from memory, and whoever did that has it.
+    #[error("{0} was not loaded from a file")]
+    NoFile(Kind),
+    /// Its file cannot be read any more.
+    #[error("the file that {kind} was loaded from cannot be read: {source}")]
+    Read {
+        /// The kind.
+        kind: Kind,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Its file was written over.
+    #[error(
+        "the file that {kind} was loaded from holds something else by now, wanted {digest}; load \
+         the kind again, and put the next version in the place of this one instead of writing \
+         over it"
+    )]
+    Changed {
+        /// The kind.
+        kind: Kind,
+        /// What was loaded.
+        digest: Arc<str>,
+    },
+    /// The process has no room to look at a file.
+    #[error("nothing can be read now: {0}")]
+    Unable(String),
+}
+
+impl From<JobError> for BytesError {
+    fn from(error: JobError) -> Self {
+        let (JobError::Impossible(why) | JobError::TooCostly(why) | JobError::Broken(why)) = error;
+        Self::Unable(why)
+    }
+}
+
+impl Component {
+    /// Returns the bytes that the component was loaded from, to be kept where they can
+    /// be loaded from again: with [`Component::load`], whatever the plugin folder has by
+    /// then. It does not matter what has the name of its file by now.
+    ///
+    /// # Errors
+    ///
+    /// When it was loaded from no file, or that was written over.
+    pub async fn bytes(&self) -> Result<Vec<u8>, BytesError> {
+        let kind = self.description().kind.clone();
+        let Some(file) = self.file().map(Arc::clone) else { return Err(BytesError::NoFile(kind)) };
+        let digest = Arc::clone(&self.generation().digest);
+        let _turn = self.0.engine.read_turn().await;
+        on_a_thread(move || match from_start(&file, COMPONENT_BYTES) {
+            Ok(bytes) if digest_of(&bytes) == *digest => Ok(bytes),
+            Ok(_) => Err(BytesError::Changed { kind, digest }),
+            Err(source) => Err(BytesError::Read { kind, source }),
+        })
+        .await
+    }
+}
+
+/// Reads a file from its start up to a limit, wherever others have read to.
+fn from_start(file: &File, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(file.metadata()?.len().min(limit)).unwrap_or_default()];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// Returns the files of a plugin folder that are meant to be kinds, in order. Hidden
@@ -355,7 +427,7 @@ pub fn small_text(path: &Path, most: u64) -> io::Result<String> {
 }
 
 /// Reads a file up to a limit, whatever size it claims to have.
-fn bounded(path: &Path, file: &mut File, limit: u64) -> Result<Vec<u8>, KindError> {
+fn bounded(path: &Path, file: &File, limit: u64) -> Result<Vec<u8>, KindError> {
     let mut bytes = Vec::new();
     // One byte more than the limit tells that there is more by now.
     file.take(limit + 1)
@@ -387,8 +459,8 @@ mod tests {
     #[test]
     fn a_file_is_read_up_to_the_limit_whatever_size_it_claims() {
         let read = |path: &Path, limit| {
-            let mut file = File::open(path).unwrap();
-            bounded(path, &mut file, limit)
+            let file = File::open(path).unwrap();
+            bounded(path, &file, limit)
         };
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"12345").unwrap();

@@ -1,5 +1,6 @@
 //! A kind as a producer: what tasks run, and on which terms, is decided when each of
-//! them is started.
+//! them is started. Where several runs are to be of one version, that is pinned, and the
+//! terms alone are decided anew.
 
 use std::sync::Arc;
 
@@ -9,7 +10,12 @@ use backlot_registry::{
 };
 
 use crate::{
-    audit, catalog::ComponentCatalog, component::Starting, instance::ComponentProducer, policy::Ask,
+    audit,
+    catalog::ComponentCatalog,
+    component::{Component, Starting},
+    instance::ComponentProducer,
+    policy::{Ask, Manifest},
+    terms,
 };
 
 /// The producer of a kind of a catalogue, in whatever version is current by the time
@@ -23,7 +29,58 @@ pub struct KindProducer {
     ask: Option<Arc<Ask>>,
 }
 
+/// One version of a kind, with what its plugin asked for when it was loaded. As long as
+/// it is there, so is the version's code. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Pinned {
+    component: Component,
+    manifest: Option<Manifest>,
+}
+
+impl Pinned {
+    /// Returns a version that was loaded from what was kept of it.
+    pub fn new(component: Component, manifest: Option<Manifest>) -> Self {
+        Self { component, manifest }
+    }
+
+    /// Returns the version's component.
+    pub fn component(&self) -> &Component {
+        &self.component
+    }
+
+    /// Returns what its plugin asked for.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref()
+    }
+}
+
+/// The producer of one version of a kind, with what the policy gives by the time that a
+/// task is started. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct PinnedProducer {
+    catalog: ComponentCatalog,
+    pinned: Pinned,
+    ask: Arc<Ask>,
+}
+
 impl ComponentCatalog {
+    /// Returns the version of a kind that tasks run which are started now.
+    ///
+    /// # Errors
+    ///
+    /// A refusal that says why there is none.
+    pub fn pinned(&self, kind: &Kind) -> Result<Pinned, Refusal> {
+        let serving = self.serving(kind)?;
+        Ok(Pinned::new(serving.component.clone(), serving.manifest().cloned()))
+    }
+
+    /// Returns the producer of one version of a kind, for starts that ask for that much:
+    /// they get of it what the policy and the version's own manifest give. What has
+    /// become of the kind since does not matter, so that what was begun can be ended.
+    pub fn producer_of(&self, pinned: Pinned, ask: Ask) -> PinnedProducer {
+        PinnedProducer { catalog: self.clone(), pinned, ask: Arc::new(ask) }
+    }
+
     /// Returns the producer of a kind, for starts that ask for that much. The kind need
     /// not be loaded yet.
     pub fn producer(&self, kind: Kind, ask: Ask) -> KindProducer {
@@ -70,6 +127,48 @@ impl Producer for KindProducer {
             let owner = host.owner_session().cloned();
             self.now(owner.as_ref())?.run(request, host).await
         })
+    }
+}
+
+impl PinnedProducer {
+    fn now(&self, owner: Option<&SessionId>) -> Result<Resolved, Refusal> {
+        let Pinned { component, manifest } = &self.pinned;
+        let rules = self.catalog.policy().rules(&component.0.kind);
+        // The policy may be another one than when it was loaded first.
+        let admitted = rules.admits(&component.generation().digest);
+        let producer = admitted.map_err(|denial| terms::refusal(&denial)).and_then(|()| {
+            component.decided(&rules, manifest.as_ref(), &self.ask, self.catalog.sources())
+        });
+        if let Err(Refusal::NotGranted(why)) = &producer {
+            audit::denied_start(&component.0.kind, owner, why);
+        }
+        let _starting = Starting::of(Arc::clone(&component.0));
+        Ok(Resolved { producer: Arc::new(producer?), _starting })
+    }
+}
+
+impl Producer for PinnedProducer {
+    fn kind(&self) -> &Kind {
+        &self.pinned.component.0.kind
+    }
+
+    fn form(&self) -> Form {
+        self.pinned.component.0.form()
+    }
+
+    fn resolve(&self, owner: Option<&SessionId>) -> Result<Option<Arc<dyn Producer>>, Refusal> {
+        Ok(Some(Arc::new(self.now(owner)?)))
+    }
+
+    fn run(&self, request: Request, host: TaskHost) -> BoxFuture<'_, Result<Run, Refusal>> {
+        Box::pin(async move {
+            let owner = host.owner_session().cloned();
+            self.now(owner.as_ref())?.run(request, host).await
+        })
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        Some(self.pinned.component.generation().clone())
     }
 }
 

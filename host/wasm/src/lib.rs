@@ -65,12 +65,12 @@ pub use self::{
     contract::CONTRACT_VERSION,
     engine::{Engine, EngineConfig, EngineError},
     folder::{
-        Checked, KindError, kind_files, kind_of, load_checked, load_file, load_kind_file,
-        manifest_beside, path_of_kind, small_text,
+        BytesError, Checked, KindError, kind_files, kind_of, load_checked, load_file,
+        load_kind_file, manifest_beside, path_of_kind, small_text,
     },
     grant::{OpenGrant, OpenGrantError},
     instance::ComponentProducer,
-    kind::KindProducer,
+    kind::{KindProducer, Pinned, PinnedProducer},
     limits::Limits,
     live::wait_until_unused,
     policy::{

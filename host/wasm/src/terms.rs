@@ -73,7 +73,12 @@ pub(crate) fn decision(
     ask: &Ask,
     sources: &Sources,
 ) -> Result<Decision, Refusal> {
-    decide(rules, manifest, ask, sources).map_err(|denial| Refusal::NotGranted(words(&denial)))
+    decide(rules, manifest, ask, sources).map_err(|denial| refusal(&denial))
+}
+
+/// Returns the refusal of a start that was denied.
+pub(crate) fn refusal(denial: &Denial) -> Refusal {
+    Refusal::NotGranted(words(denial))
 }
 
 /// Returns what a denial says, less that it is one.

@@ -102,6 +102,11 @@ impl Manifest {
         }
     }
 
+    /// Returns what was read.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
     /// Returns the name of the file.
     pub fn source(&self) -> &str {
         &self.0.source
