@@ -33,6 +33,7 @@ mod sandbox;
 mod secrets;
 mod servers;
 mod starting;
+mod steps;
 mod stopping;
 mod storms;
 

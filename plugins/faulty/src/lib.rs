@@ -69,6 +69,18 @@
 //!   `attempt=<n> t=<ms>` to a file; the first so many attempts fail at the end.
 //! - `version {s, every_ms = 200}`: writes the value that `FAULTY_VERSION` had
 //!   when this was built, `A` without one.
+//!
+//! Following a run: these complete at once, and misbehave in `after`. Other modes
+//! end the job with what the run came to.
+//! - `after-trap`: traps.
+//! - `after-spin`: never returns.
+//! - `after-report`: reports progress, although nothing runs.
+//! - `after-end {failure = none}`: ends the job.
+//! - `after-proceed {kind = its own, bytes = 1, state_bytes = 0}`: wants a run with
+//!   an input and a state of those lengths.
+//! - `after-ask {bytes = 1, schema = none}`: asks a question of that length.
+//!
+//! A state is rendered as it is, but `trap` traps and `spin` never returns.
 
 #![allow(
     clippy::panic,
@@ -89,14 +101,14 @@ use std::time::Duration;
 mod bindings {
     wit_bindgen::generate!({
         path: "../../wit",
-        world: "backlot:producer/stream-producer",
+        world: "backlot:producer/stepped-producer",
     });
 }
 
 use bindings::backlot::producer::types::{
     Descriptor, Manner, Outcome, Refusal, Request, StopRefusal,
 };
-use bindings::exports::backlot::producer::{lifecycle, output};
+use bindings::exports::backlot::producer::{lifecycle, output, steps};
 
 struct Faulty;
 
@@ -189,6 +201,39 @@ impl output::Guest for Faulty {
             let count = state.output.len().min(max_bytes as usize);
             state.output.drain(..count).collect()
         })
+    }
+}
+
+impl steps::Guest for Faulty {
+    fn after(request: Request, _: Outcome) -> steps::Next {
+        let end = |failure| steps::Next::End(steps::Closing { state: None, failure });
+        match serde_json::from_str(&request.input) {
+            Ok(Mode::AfterTrap) => faults::trap(),
+            Ok(Mode::AfterSpin) => faults::spin(),
+            Ok(Mode::AfterReport) => {
+                bindings::backlot::producer::host::report("nothing runs");
+                end(None)
+            }
+            Ok(Mode::AfterEnd { failure }) => end(failure),
+            Ok(Mode::AfterProceed { kind, bytes, state_bytes }) => {
+                let (input, state) = ("x".repeat(bytes), Some("x".repeat(state_bytes)));
+                steps::Next::Proceed(steps::Continuation { kind, input, state })
+            }
+            Ok(Mode::AfterAsk { bytes, schema }) => {
+                let prompt = "x".repeat(bytes);
+                steps::Next::Ask(steps::Question { prompt, schema, state: None })
+            }
+            Ok(_) => end(None),
+            Err(error) => end(Some(error.to_string())),
+        }
+    }
+
+    fn render(state: String) -> Option<String> {
+        match &*state {
+            "trap" => faults::trap(),
+            "spin" => faults::spin(),
+            _ => Some(state),
+        }
     }
 }
 

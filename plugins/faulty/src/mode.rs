@@ -164,6 +164,25 @@ pub(crate) enum Mode {
         #[serde(default = "two_hundred")]
         every_ms: u64,
     },
+
+    AfterTrap,
+    AfterSpin,
+    AfterReport,
+    AfterEnd {
+        failure: Option<String>,
+    },
+    AfterProceed {
+        kind: Option<String>,
+        #[serde(default = "one")]
+        bytes: usize,
+        #[serde(default)]
+        state_bytes: usize,
+    },
+    AfterAsk {
+        #[serde(default = "one")]
+        bytes: usize,
+        schema: Option<String>,
+    },
 }
 
 /// How `cancel` refuses.
@@ -216,6 +235,10 @@ fn some_text() -> String {
 
 fn marks() -> String {
     "/job/marks.txt".to_owned()
+}
+
+fn one() -> usize {
+    1
 }
 
 fn three() -> u32 {

@@ -41,6 +41,9 @@ fn completed() -> Outcome {
 async fn misbehave(mode: Mode, request: Request) -> Result<Outcome, Stopped> {
     match mode {
         Mode::Now | Mode::RunBlock { .. } => {}
+        // What these do wrong is done in `after`.
+        Mode::AfterTrap | Mode::AfterSpin | Mode::AfterReport => {}
+        Mode::AfterEnd { .. } | Mode::AfterProceed { .. } | Mode::AfterAsk { .. } => {}
         // These have ended in `run`.
         Mode::RefuseInput { .. } | Mode::RefuseUnavailable { .. } => {}
         Mode::RunTrap | Mode::RunSpin => {}
