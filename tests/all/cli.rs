@@ -528,7 +528,8 @@ fn grep_finds_what_git_finds() {
 
 #[test]
 fn check_tells_what_a_component_is() {
-    let checked = Process::run(["check".into(), kind("ticker"), program("hello")]);
+    let checked =
+        Process::run(["check".into(), kind("ticker"), program("hello"), kind("pipeline")]);
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);
     for line in [
         "  form       stream-producer",
@@ -538,6 +539,8 @@ fn check_tells_what_a_component_is() {
         "  form       command",
         "  exit codes 0 and 1",
         "  may need   environment variables: --env NAME=VALUE",
+        "  form       stepped-final-producer",
+        "  steps      decides what follows each run of its jobs",
     ] {
         assert!(checked.stdout.contains(line), "{line:?} is missing:\n{}", checked.stdout);
     }
@@ -564,6 +567,7 @@ fn check_refuses_what_cannot_be_run_and_goes_on() {
         (&true.into(), &false.into())
     );
     assert_eq!(report["files"][0]["form"], "producer");
+    assert_eq!(report["files"][0]["steps"], false);
 }
 
 #[test]
