@@ -782,10 +782,10 @@ impl Job {
     fn answer(&mut self, answer: String) {
         self.step += 1;
         self.continuations += 1;
-        // An answer is for the one who asked.
+        // An answer is for the kind that asked, which knows the rest from the state.
         self.stage = Stage {
             kind: None,
-            input: self.stage.input.take().filter(|_| self.stage.kind.is_none()),
+            input: None,
             cause: Cause::Answer,
             last_failure: None,
             answer: Some(answer),
