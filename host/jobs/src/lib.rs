@@ -19,6 +19,11 @@ mod session;
 mod serial;
 mod store;
 
+// Where else things are kept: the folder, recorded output, files.
+mod files;
+mod folder;
+mod output;
+
 // What comes from outside.
 mod config;
 mod world;
@@ -43,6 +48,8 @@ mod text;
 
 pub use config::Config;
 pub use delivery::Delivery;
+pub use files::{FileEntry, Listing, OpenFileError, RemoveError, files, open_file, remove, usage};
+pub use folder::{DataFolder, FolderError, Held, HoldError, Holder, default_data_folder};
 pub use id::{DeliveryId, InvalidId, JobId, NoRandom, Prefix, RunId, SHORT};
 pub use job::{
     Code, Ended, Ending, Event, Failure, Job, Lost, Next, NextStep, Phase, Question, Report, Run,
@@ -51,6 +58,7 @@ pub use job::{
 pub use look::{LookError, short_ids};
 pub use manager::{Health, Manager, OpenError, Recovered};
 pub use notify::{NOTIFICATION_PREFIX, message};
+pub use output::{Part, Portion, RecordLimits, RecordedPiece, Recorder, Recording, Stream};
 pub use resume::{Hand, ResumeError};
 pub use retry::{InvalidPolicy, RetryPolicy};
 pub use schedule::{InvalidSchedule, Schedule};
