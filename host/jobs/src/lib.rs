@@ -67,7 +67,7 @@ pub use spawn::{Spawn, SpawnError, StartAt};
 pub use stop::{StopError, StopReply};
 pub use store::{
     Census, Change, ChangeError, Changed, Head, Limits, MemoryStore, Page, Query, Refused, Rows,
-    Scope, Spawned, Store, StoreError,
+    Scope, Spawned, SqliteOptions, SqliteStats, SqliteStore, Store, StoreError, restore,
 };
 pub use tree::TreeError;
 pub use world::{

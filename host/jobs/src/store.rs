@@ -15,8 +15,12 @@ use crate::{
 };
 
 mod memory;
+mod sqlite;
 
-pub use self::memory::MemoryStore;
+pub use self::{
+    memory::MemoryStore,
+    sqlite::{SqliteOptions, SqliteStats, SqliteStore, restore},
+};
 
 /// Keeps jobs, sessions and entries.
 ///

@@ -1,0 +1,342 @@
+//! The one thread that writes.
+//!
+//! It takes all changes that wait, makes them in one transaction, syncs once, and
+//! answers. While it syncs, the next ones queue up; so the busier it is, the more
+//! changes share a sync, and nobody waits for the sake of company.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, config::DbConfig};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{fault::Fault, memory::Memory, tables::Tables};
+use crate::{
+    job::Event,
+    store::{Change, ChangeError, Changed, Refused, StoreError},
+};
+
+/// The most changes that share a sync.
+const BATCH: usize = 256;
+
+/// From how much text on no change is added to those that share a sync, in bytes.
+const BATCH_TEXT: usize = 4 << 20;
+
+/// From how many pages on the log is copied into the database: 16 MiB.
+const LOG_COPIED: u64 = 4_096;
+
+/// From how many pages on whoever still reads from the log is waited for, so that it
+/// can be begun anew: 32 MiB.
+const LOG_AWAITED: u64 = 2 * LOG_COPIED;
+
+/// For how long they are waited for. Then the log grows on, and they are waited for
+/// again when it has grown by as much: a backup reads for long.
+const LOG_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How much of the log is kept once it is copied, in bytes.
+pub(super) const LOG_KEPT: i64 = 64 << 20;
+
+/// What the writer is asked for.
+pub(super) enum Order {
+    /// To make a change.
+    Change(Submitted),
+    /// To make what waits, and end.
+    Close,
+}
+
+/// A change and who waits for it.
+pub(super) struct Submitted {
+    pub(super) change: Change,
+    pub(super) answer: oneshot::Sender<Result<Changed, ChangeError>>,
+}
+
+/// What the writer has done.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) batches: AtomicU64,
+    pub(super) changes: AtomicU64,
+    pub(super) largest_batch: AtomicU64,
+    pub(super) undone: AtomicU64,
+    pub(super) copies: AtomicU64,
+    pub(super) log_pages: AtomicU64,
+}
+
+pub(super) struct Writer {
+    connection: Connection,
+    file: PathBuf,
+    /// For how long a lock is waited for that another process has.
+    patience: Duration,
+    memory: Memory,
+    /// When another process has last written, as SQLite tells it.
+    others: i64,
+    counters: Arc<Counters>,
+    /// From how many pages on the log is copied next.
+    copied_from: u64,
+    /// From how many pages on its readers are awaited next.
+    awaited_from: u64,
+    /// Why nothing is written any more.
+    broken: Option<StoreError>,
+}
+
+/// Why a batch came to nothing.
+enum Failed {
+    /// It did not begin, nor would another.
+    Begin(StoreError),
+    /// One of it failed, and all was undone.
+    Undone(StoreError),
+}
+
+impl Writer {
+    pub(super) fn new(
+        connection: Connection,
+        file: PathBuf,
+        patience: Duration,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            connection,
+            file,
+            patience,
+            memory: Memory::default(),
+            others: 0,
+            counters,
+            copied_from: LOG_COPIED,
+            awaited_from: LOG_AWAITED,
+            broken: None,
+        }
+    }
+
+    /// Makes changes until it is told to close, or nobody is left who could.
+    pub(super) fn run(
+        mut self,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+    ) -> Result<(), StoreError> {
+        let mut batch = Vec::new();
+        while let Some(order) = orders.blocking_recv() {
+            let mut text = 0;
+            let mut next = Some(order);
+            while let Some(order) = next {
+                match order {
+                    // What was sent before is still there to be received.
+                    Order::Close => orders.close(),
+                    Order::Change(submitted) => {
+                        text += text_of(&submitted.change);
+                        batch.push(submitted);
+                    }
+                }
+                let is_full = batch.len() >= BATCH || text >= BATCH_TEXT;
+                next = if is_full { None } else { orders.try_recv().ok() };
+            }
+            self.make(&mut batch);
+        }
+        self.close()
+    }
+
+    /// Makes the changes of a batch, and answers each.
+    fn make(&mut self, batch: &mut Vec<Submitted>) {
+        if batch.is_empty() {
+            return;
+        }
+        let changes: Vec<&Change> = batch.iter().map(|submitted| &submitted.change).collect();
+        let answers = match self.together(&changes) {
+            Ok(changed) => changed.into_iter().map(|it| it.map_err(ChangeError::from)).collect(),
+            Err(Failed::Begin(error)) => {
+                changes.iter().map(|_| Err(error.clone().into())).collect()
+            }
+            Err(Failed::Undone(error)) if changes.len() == 1 => vec![Err(error.into())],
+            Err(Failed::Undone(_)) => {
+                self.counters.undone.fetch_add(1, Relaxed);
+                // One of them is at fault, or there is room for some and not for all.
+                changes.iter().map(|change| self.alone(change)).collect::<Vec<_>>()
+            }
+        };
+        for (submitted, answer) in batch.drain(..).zip(answers) {
+            // Whoever asked may be gone; the change stays.
+            let _ = submitted.answer.send(answer);
+        }
+        self.copy_log();
+    }
+
+    fn alone(&mut self, change: &Change) -> Result<Changed, ChangeError> {
+        match self.together(&[change]) {
+            Ok(mut changed) => match changed.pop() {
+                Some(changed) => changed.map_err(ChangeError::from),
+                None => Ok(Changed::Nothing),
+            },
+            Err(Failed::Begin(error) | Failed::Undone(error)) => Err(error.into()),
+        }
+    }
+
+    /// Makes changes in one transaction. What is refused of it has changed nothing.
+    fn together(&mut self, changes: &[&Change]) -> Result<Vec<Result<Changed, Refused>>, Failed> {
+        if let Some(error) = &self.broken {
+            return Err(Failed::Begin(error.clone()));
+        }
+        self.begin().map_err(|fault| Failed::Begin(self.at_fault(&fault)))?;
+        match self.apply(changes) {
+            Ok(changed) => {
+                self.counters.batches.fetch_add(1, Relaxed);
+                self.counters.changes.fetch_add(changes.len() as u64, Relaxed);
+                self.counters.largest_batch.fetch_max(changes.len() as u64, Relaxed);
+                Ok(changed)
+            }
+            Err(error) => {
+                self.memory.forget();
+                // A full disk has undone it already.
+                if !self.connection.is_autocommit()
+                    && let Err(error) = self.connection.execute_batch("ROLLBACK")
+                {
+                    // What would be written now, nobody could tell.
+                    self.broken = Some(Fault::from(error).at(&self.file));
+                }
+                Err(Failed::Undone(error))
+            }
+        }
+    }
+
+    fn apply(&mut self, changes: &[&Change]) -> Result<Vec<Result<Changed, Refused>>, StoreError> {
+        self.heed_others().map_err(|fault| self.at_fault(&fault))?;
+        let mut tables = Tables {
+            connection: &self.connection,
+            memory: &mut self.memory,
+            file: &self.file,
+            is_damaged: false,
+        };
+        let changed = each(changes, &mut tables);
+        let is_damaged = tables.is_damaged;
+        let committed = changed.and_then(|changed| {
+            let commit = || self.connection.prepare_cached("COMMIT")?.execute([]).map(drop);
+            match commit() {
+                Ok(()) => Ok(changed),
+                Err(error) => Err(Fault::from(error).at(&self.file)),
+            }
+        });
+        if let Err(error) = &committed
+            && is_damaged
+        {
+            self.broken = Some(error.clone());
+        }
+        committed
+    }
+
+    /// Begins a transaction that writes, and waits for others that do.
+    fn begin(&mut self) -> Result<(), Fault> {
+        let begun = Instant::now();
+        loop {
+            match self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    let fault = Fault::from(error);
+                    if !fault.is_busy() || begun.elapsed() >= self.patience {
+                        return Err(fault);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets what is remembered when another process has written since.
+    fn heed_others(&mut self) -> Result<(), Fault> {
+        let mut statement = self.connection.prepare_cached("PRAGMA data_version")?;
+        let others = statement.query_row([], |row| row.get(0))?;
+        if std::mem::replace(&mut self.others, others) != others {
+            self.memory.forget();
+        }
+        Ok(())
+    }
+
+    fn at_fault(&mut self, fault: &Fault) -> StoreError {
+        let error = fault.at(&self.file);
+        if fault.is_of_file() {
+            self.broken = Some(error.clone());
+        }
+        error
+    }
+
+    /// Copies the log into the database when it is long, so that it can be begun anew.
+    fn copy_log(&mut self) {
+        // A copy that is not made now is made later, and a damaged file shows elsewhere.
+        let Ok(pages) = self.checkpoint("NOOP") else { return };
+        self.counters.log_pages.fetch_max(pages, Relaxed);
+        if pages < self.copied_from {
+            self.copied_from = LOG_COPIED;
+            if pages < LOG_COPIED {
+                self.awaited_from = LOG_AWAITED;
+            }
+            return;
+        }
+        self.counters.copies.fetch_add(1, Relaxed);
+        if pages >= self.awaited_from {
+            self.awaited_from = pages + LOG_AWAITED;
+            let _ = self.connection.busy_timeout(LOG_PATIENCE);
+            let _ = self.checkpoint("RESTART");
+            let _ = self.connection.busy_timeout(self.patience);
+        } else {
+            let _ = self.checkpoint("PASSIVE");
+        }
+        // Where somebody reads from it, it goes on.
+        self.copied_from = pages + LOG_COPIED / 4;
+    }
+
+    /// Returns how many pages the log has.
+    fn checkpoint(&self, how: &str) -> Result<u64, rusqlite::Error> {
+        let sql = format!("PRAGMA wal_checkpoint({how})");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let pages = statement.query_row([], |row| row.get::<_, i64>(1))?;
+        Ok(u64::try_from(pages).unwrap_or_default())
+    }
+
+    /// Copies all of the log into the database, so that one file is all there is.
+    fn close(self) -> Result<(), StoreError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        let tell = |error: rusqlite::Error| Fault::from(error).at(&self.file);
+        self.connection.busy_timeout(LOG_PATIENCE).map_err(tell)?;
+        self.checkpoint("TRUNCATE").map_err(tell)?;
+        self.connection
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
+            .map_err(tell)?;
+        self.connection.close().map_err(|(_, error)| tell(error))
+    }
+}
+
+fn each(
+    changes: &[&Change],
+    tables: &mut Tables<'_>,
+) -> Result<Vec<Result<Changed, Refused>>, StoreError> {
+    let mut changed = Vec::with_capacity(changes.len());
+    for change in changes {
+        changed.push(match change.apply(tables) {
+            Ok(changed) => Ok(changed),
+            Err(ChangeError::Refused(refused)) => Err(refused),
+            Err(ChangeError::Store(error)) => return Err(error),
+        });
+    }
+    tables.finish()?;
+    Ok(changed)
+}
+
+/// Returns how much of a change may be long, in bytes.
+fn text_of(change: &Change) -> usize {
+    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    match change {
+        Change::Spawn(spawned) | Change::Fire { spawned, .. } => {
+            spawned.spec.input.len() + length(&spawned.state) + length(&spawned.spec.inherit)
+        }
+        Change::Happen { event, .. } => match event {
+            Event::Finished { report, .. } => length(&report.result) + length(&report.state),
+            Event::Advanced { step, .. } => step.input.len() + length(&step.state),
+            Event::Rewritten { state, .. } => state.len(),
+            Event::Answered { answer, .. } => answer.len(),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
