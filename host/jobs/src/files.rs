@@ -20,7 +20,7 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, chmod, fstat, open, openat,
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, chmod, fstat, openat,
         openat2, renameat, statat, unlinkat,
     },
     io::Errno,
@@ -32,7 +32,7 @@ const LOOKED_AT: usize = 100_000;
 /// The longest path that is listed or opened, in bytes: what a system call takes.
 const PATH_BYTES: usize = 4095;
 /// How far below an open folder others are opened by path, in bytes.
-const REACH: usize = 1 << 10;
+const REACH: usize = 3 << 10;
 
 /// A file that a job has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Listing {
 /// # Errors
 ///
 /// When the work folder cannot be read.
-pub fn files(work: &Path, max: usize) -> io::Result<Listing> {
+pub fn list(work: &Path, max: usize) -> io::Result<Listing> {
     let mut first = BTreeMap::new();
     let mut has_more = false;
     let mut looked_at = 0;
@@ -129,32 +129,32 @@ pub fn usage(folder: &Path) -> io::Result<u64> {
 ///
 /// # Errors
 ///
-/// [`OpenFileError::Outside`] for paths that could lead elsewhere; others when there is
+/// [`OpenError::Outside`] for paths that could lead elsewhere; others when there is
 /// no file, or it cannot be read.
-pub fn open_file(work: &Path, path: &Path) -> Result<File, OpenFileError> {
+pub fn open(work: &Path, path: &Path) -> Result<File, OpenError> {
     let fail = |source: Errno| match source {
-        Errno::NOENT | Errno::NOTDIR => OpenFileError::Missing { path: path.to_owned() },
-        // What `NO_SYMLINKS` says to a link.
-        Errno::LOOP => OpenFileError::NotAFile { path: path.to_owned() },
-        source => OpenFileError::Failed { path: path.to_owned(), source: source.into() },
+        Errno::NOENT | Errno::NOTDIR => OpenError::Missing { path: path.to_owned() },
+        // What is said to a link, and to a socket.
+        Errno::LOOP | Errno::NXIO => OpenError::NotAFile { path: path.to_owned() },
+        source => OpenError::Failed { path: path.to_owned(), source: source.into() },
     };
     let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain || path.as_os_str().is_empty() {
-        return Err(OpenFileError::Outside { path: path.to_owned() });
+        return Err(OpenError::Outside { path: path.to_owned() });
     }
-    let work = open(work, FOLDER, Mode::empty()).map_err(fail)?;
+    let work = openat(CWD, work, FOLDER, Mode::empty()).map_err(fail)?;
     // What is no file is not waited for.
     let file = open_below(work.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(fail)?;
     let about = fstat(&file).map_err(fail)?;
     match FileType::from_raw_mode(about.st_mode) {
         FileType::RegularFile => Ok(File::from(file)),
-        _ => Err(OpenFileError::NotAFile { path: path.to_owned() }),
+        _ => Err(OpenError::NotAFile { path: path.to_owned() }),
     }
 }
 
 /// Why a file of a work folder is not opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenFileError {
+pub enum OpenError {
     /// The path is not one inside the folder.
     #[error(
         "{path:?} is not a path of the job's files; they are named from the work folder on, without `..`"
@@ -285,8 +285,7 @@ enum Removal {
 fn remove_entry(folder: BorrowedFd<'_>, name: &CStr) -> Result<Removal, Errno> {
     match unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(Removal::Done),
-        // Which of the two it is for a folder depends on the file system.
-        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(Errno::ISDIR) => {}
         Err(error) => return Err(error),
     }
     match unlinkat(folder, name, AtFlags::REMOVEDIR) {
@@ -342,7 +341,7 @@ enum Found<'a> {
 
 /// An open folder that others are reached from.
 struct Base {
-    folder: OwnedFd,
+    folder: Rc<OwnedFd>,
     path: PathBuf,
 }
 
@@ -353,16 +352,16 @@ fn walk(
     folder: &Path,
     mut show: impl FnMut(Found<'_>) -> io::Result<ControlFlow<()>>,
 ) -> io::Result<()> {
-    let top = match open(folder, FOLDER, Mode::empty()) {
+    let top = match openat(CWD, folder, FOLDER, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let top = Rc::new(Base { folder: top, path: PathBuf::new() });
-    let mut pending = vec![(top, PathBuf::from("."))];
+    let top = Rc::new(Base { folder: Rc::new(top), path: PathBuf::new() });
+    let mut pending = vec![(top, PathBuf::new())];
     while let Some((base, path)) = pending.pop() {
-        let opened = open_below(base.folder.as_fd(), &path, FOLDER);
-        let names = opened.and_then(|folder| Ok((Names::of(&folder)?, folder)));
-        let (names, folder) = match names {
+        let at = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+        let opened = open_below(base.folder.as_fd(), at, FOLDER);
+        let (names, folder) = match opened.and_then(|it| Ok((Names::of(&it)?, Rc::new(it)))) {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
             Err(error) => match show(Found::Unreadable(error))? {
@@ -373,9 +372,8 @@ fn walk(
         // Paths get long, and have to be short to be opened.
         let (base, path) = match path.as_os_str().len() > REACH {
             true => {
-                let path = base.path.join(path);
-                let folder = rustix::io::fcntl_dupfd_cloexec(&folder, 0)?;
-                (Rc::new(Base { folder, path }), PathBuf::from("."))
+                let (folder, path) = (Rc::clone(&folder), base.path.join(path));
+                (Rc::new(Base { folder, path }), PathBuf::new())
             }
             false => (base, path),
         };
@@ -386,10 +384,7 @@ fn walk(
                 other => other?,
             };
             let below = path.join(OsStr::from_bytes(name.to_bytes()));
-            let from_top = || {
-                let path = base.path.join(&below);
-                path.strip_prefix(".").map(Path::to_owned).unwrap_or(path)
-            };
+            let from_top = || base.path.join(&below);
             let found = Found::Entry { path: &from_top, about: &about };
             if show(found)?.is_break() {
                 return Ok(());
@@ -421,5 +416,218 @@ impl Iterator for Names {
                 entry => return Some(entry.map(|entry| entry.file_name().to_owned())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::{
+            fs::{MetadataExt as _, PermissionsExt as _, symlink},
+            net::UnixListener,
+        },
+    };
+
+    use rustix::fs::mkdirat;
+
+    use super::*;
+
+    /// Returns a folder beside which there is one with a file that nobody may touch.
+    fn work() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let outer = tempfile::tempdir().unwrap();
+        let (job, other) = (outer.path().join("job"), outer.path().join("other"));
+        fs::create_dir_all(job.join("work")).unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("secret"), "secret").unwrap();
+        (outer, job, other)
+    }
+
+    /// Makes folders in folders, deeper than any path can say, and a file in the last.
+    fn nest(folder: &Path, depth: usize) {
+        let mut at = openat(CWD, folder, FOLDER, Mode::empty()).unwrap();
+        for _ in 0..depth {
+            mkdirat(&at, "deeper", Mode::RWXU).unwrap();
+            at = openat(&at, "deeper", FOLDER, Mode::empty()).unwrap();
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let file = File::from(openat(&at, "file", flags, Mode::RUSR).unwrap());
+        io::Write::write_all(&mut &file, &[1; 100_000]).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    fn pipe(path: &Path) {
+        rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    }
+
+    fn paths(listing: &Listing) -> Vec<&str> {
+        listing.files.iter().map(|file| file.path.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn files_are_listed_by_path_and_links_are_none() {
+        let (_outer, job, other) = work();
+        let work = job.join("work");
+        fs::create_dir_all(work.join("b/c")).unwrap();
+        for name in ["b/c/z", "b/a", "z", "a"] {
+            fs::write(work.join(name), name).unwrap();
+        }
+        symlink(&other, work.join("link")).unwrap();
+        symlink(other.join("secret"), work.join("b/secret")).unwrap();
+        symlink("..", work.join("b/loop")).unwrap();
+        pipe(&work.join("pipe"));
+        let listing = list(&work, 10).unwrap();
+        assert_eq!(paths(&listing), ["a", "b/a", "b/c/z", "z"]);
+        assert!(!listing.has_more);
+        let about = fs::metadata(work.join("b/c/z")).unwrap();
+        let entry = &listing.files[2];
+        assert_eq!(entry.bytes, 5);
+        assert_eq!(entry.modified_ms, about.mtime() * 1000 + about.mtime_nsec() / 1_000_000);
+        let listing = list(&work, 2).unwrap();
+        assert_eq!(paths(&listing), ["a", "b/a"]);
+        assert!(listing.has_more);
+        assert_eq!(list(&job.join("missing"), 2).unwrap(), Listing::default());
+    }
+
+    #[test]
+    fn what_lies_deeper_than_a_path_can_say_is_told_of() {
+        let (_outer, job, _) = work();
+        let work = job.join("work");
+        fs::write(work.join("file"), "").unwrap();
+        nest(&work, 700);
+        let listing = list(&work, 10).unwrap();
+        assert_eq!(paths(&listing), ["file"]);
+        assert!(listing.has_more);
+    }
+
+    #[test]
+    fn usage_is_what_the_disk_gives_however_deep() {
+        let (_outer, job, other) = work();
+        let work = job.join("work");
+        nest(&work, 700);
+        symlink(&other, work.join("link")).unwrap();
+        fs::write(other.join("large"), vec![1; 10_000_000]).unwrap();
+        // One that takes no room, whatever it says.
+        File::create(work.join("sparse")).unwrap().set_len(1 << 40).unwrap();
+        let used = usage(&job).unwrap();
+        // A folder may take a block.
+        assert!((100_000..100_000 + 10_000_000).contains(&used), "{used}");
+        assert_eq!(usage(&job.join("missing")).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_file_is_opened_where_it_is_and_nowhere_else() {
+        let (_outer, job, other) = work();
+        let work = job.join("work");
+        fs::create_dir(work.join("folder")).unwrap();
+        fs::write(work.join("folder/file"), "text").unwrap();
+        symlink(&other, work.join("out")).unwrap();
+        symlink("folder/file", work.join("in")).unwrap();
+        symlink("folder", work.join("around")).unwrap();
+        pipe(&work.join("pipe"));
+        let _listener = UnixListener::bind(work.join("socket")).unwrap();
+        let open = |path: &str| open(&work, Path::new(path));
+        assert_eq!(io::read_to_string(open("folder/file").unwrap()).unwrap(), "text");
+        let secret = other.join("secret").display().to_string();
+        for path in ["", "..", "../../other/secret", "folder/../../x", "/etc/passwd", &secret] {
+            assert!(matches!(open(path), Err(OpenError::Outside { .. })), "{path}");
+        }
+        for path in ["out/secret", "in", "around/file", "folder", ".", "pipe", "socket"] {
+            let refused = open(path);
+            assert!(
+                matches!(refused, Err(OpenError::NotAFile { .. } | OpenError::Outside { .. })),
+                "{path}: {refused:?}"
+            );
+        }
+        for path in ["no", "folder/no", "folder/file/no", "folder/file/"] {
+            assert!(matches!(open(path), Err(OpenError::Missing { .. })), "{path}");
+        }
+    }
+
+    #[test]
+    fn without_openat2_steps_lead_to_the_same() {
+        let (_outer, job, other) = work();
+        let work = job.join("work");
+        fs::create_dir_all(work.join("a/b")).unwrap();
+        fs::write(work.join("a/b/file"), "text").unwrap();
+        fs::write(work.join("file"), "text").unwrap();
+        symlink(&other, work.join("out")).unwrap();
+        symlink(other.join("secret"), work.join("a/secret")).unwrap();
+        let folder = openat(CWD, &work, FOLDER, Mode::empty()).unwrap();
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let steps = |path: &str| open_by_steps(folder.as_fd(), Path::new(path), flags);
+        for path in ["a/b/file", "file", "a/b"] {
+            let same = |it: &OwnedFd| fstat(it).unwrap().st_ino;
+            let below = open_below(folder.as_fd(), Path::new(path), OFlags::RDONLY).unwrap();
+            assert_eq!(same(&steps(path).unwrap()), same(&below), "{path}");
+        }
+        for path in ["out/secret", "a/secret"] {
+            assert!(matches!(steps(path), Err(Errno::LOOP | Errno::NOTDIR)), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_removed_and_what_links_lead_to_is_not() {
+        let (_outer, job, other) = work();
+        let work = job.join("work");
+        fs::create_dir_all(work.join("a/b/c")).unwrap();
+        fs::write(work.join("a/b/c/file"), "").unwrap();
+        fs::write(job.join(".removed-1"), "").unwrap();
+        fs::create_dir_all(job.join(".removed-2/full")).unwrap();
+        symlink(&other, work.join("a/b/out")).unwrap();
+        symlink("..", work.join("a/b/c/up")).unwrap();
+        fs::hard_link(other.join("secret"), work.join("hard")).unwrap();
+        pipe(&work.join("pipe"));
+        remove(&job).unwrap();
+        assert!(!job.exists());
+        assert_eq!(fs::read_to_string(other.join("secret")).unwrap(), "secret");
+        remove(&job).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_is_a_link_is_not_removed() {
+        let (outer, _, other) = work();
+        let link = outer.path().join("link");
+        symlink(&other, &link).unwrap();
+        let error = remove(&link).unwrap_err();
+        assert_eq!(error.path, link);
+        assert!(other.join("secret").exists());
+    }
+
+    #[test]
+    fn a_folder_that_is_closed_to_all_is_removed() {
+        let (_outer, job, _) = work();
+        let work = job.join("work");
+        fs::create_dir_all(work.join("a/b/c/d")).unwrap();
+        fs::write(work.join("a/b/c/file"), "").unwrap();
+        for closed in ["a/b/c", "a/b", "a", ""] {
+            fs::set_permissions(work.join(closed), fs::Permissions::from_mode(0o000)).unwrap();
+        }
+        fs::set_permissions(&job, fs::Permissions::from_mode(0o500)).unwrap();
+        remove(&job).unwrap();
+        assert!(!job.exists());
+    }
+
+    #[test]
+    fn a_folder_deeper_than_any_path_is_removed() {
+        let (_outer, job, _) = work();
+        // Who kept a descriptor for each level would run out of them, too.
+        nest(&job.join("work"), 1_500);
+        remove(&job).unwrap();
+        assert!(!job.exists());
+    }
+
+    #[test]
+    fn a_broad_folder_is_removed() {
+        let (_outer, job, _) = work();
+        for folder in 0..2 {
+            let folder = job.join(format!("work/{folder}"));
+            fs::create_dir(&folder).unwrap();
+            for file in 0..1_000 {
+                fs::write(folder.join(file.to_string()), "").unwrap();
+            }
+        }
+        remove(&job).unwrap();
+        assert!(!job.exists());
     }
 }

@@ -20,9 +20,9 @@ mod serial;
 mod store;
 
 // Where else things are kept: the folder, recorded output, files.
-mod files;
+pub mod files;
 mod folder;
-mod output;
+pub mod output;
 
 // What comes from outside.
 mod config;
@@ -48,7 +48,6 @@ mod text;
 
 pub use config::Config;
 pub use delivery::Delivery;
-pub use files::{FileEntry, Listing, OpenFileError, RemoveError, files, open_file, remove, usage};
 pub use folder::{DataFolder, FolderError, Held, HoldError, Holder, default_data_folder};
 pub use id::{DeliveryId, InvalidId, JobId, NoRandom, Prefix, RunId, SHORT};
 pub use job::{
@@ -58,7 +57,6 @@ pub use job::{
 pub use look::{LookError, short_ids};
 pub use manager::{Health, Manager, OpenError, Recovered};
 pub use notify::{NOTIFICATION_PREFIX, message};
-pub use output::{Part, Portion, RecordLimits, RecordedPiece, Recorder, Recording, Stream};
 pub use resume::{Hand, ResumeError};
 pub use retry::{InvalidPolicy, RetryPolicy};
 pub use schedule::{InvalidSchedule, Schedule};

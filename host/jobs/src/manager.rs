@@ -155,13 +155,19 @@ impl Manager {
         &self.inner.config
     }
 
+    /// Refuses whatever would launch a run from now on. Those that are under way go on,
+    /// and their jobs end with them.
+    pub fn refuse(&self) {
+        self.inner.is_closed.store(true, Ordering::Release);
+        self.inner.turn.notify_one();
+    }
+
     /// Ends it: no more runs are launched, and what has ended is written, for as long as
     /// the bound lasts. Whoever owns the runs ends them first. Returns whether all was
     /// written.
     pub async fn close(&self, bound: Duration) -> bool {
         let inner = &self.inner;
-        inner.is_closed.store(true, Ordering::Release);
-        inner.turn.notify_one();
+        self.refuse();
         let deadline = Instant::now() + bound;
         loop {
             let written = inner.all_written.notified();

@@ -19,21 +19,21 @@ const SEGMENT: u64 = 1 << 10;
 
 /// How much of a job's output and log is kept, in bytes on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordLimits {
+pub struct Limits {
     /// For output.
     pub output: u64,
     /// For the log.
     pub log: u64,
 }
 
-impl RecordLimits {
+impl Limits {
     /// Returns limits that together are so many bytes, an eighth of them for the log.
     pub fn total(bytes: u64) -> Self {
         Self { output: bytes - bytes / 8, log: bytes / 8 }
     }
 }
 
-impl Default for RecordLimits {
+impl Default for Limits {
     /// Returns limits of 64 MiB together.
     fn default() -> Self {
         Self::total(64 << 20)
@@ -56,7 +56,7 @@ pub struct Recorder {
 impl Recorder {
     /// Returns one that goes on where the last one of the job ended. It touches nothing
     /// before the first byte is appended.
-    pub fn new(folder: impl Into<PathBuf>, limits: RecordLimits) -> Self {
+    pub fn new(folder: impl Into<PathBuf>, limits: Limits) -> Self {
         let track = |part, bytes: u64| Track {
             part,
             segment_bytes: (bytes / 2).max(SEGMENT),
@@ -82,8 +82,20 @@ impl Recorder {
             Part::Output => &mut self.output,
             Part::Log => &mut self.log,
         };
-        let appended = track.append(&self.folder, Mark { run, stream, time_ms }, bytes);
-        self.told(appended);
+        if !bytes.is_empty() {
+            let appended = track.append(&self.folder, Mark { run, stream, time_ms }, bytes);
+            self.told(appended);
+        }
+    }
+
+    /// Counts bytes of a stream that never came here, so that readers miss them.
+    pub fn skip(&mut self, run: u32, stream: Stream, time_ms: u64, bytes: u64) {
+        let track = match stream.part() {
+            Part::Output => &mut self.output,
+            Part::Log => &mut self.log,
+        };
+        track.lost += bytes;
+        track.last = Some(Mark { run, stream, time_ms });
     }
 
     /// Returns why what was appended last is lost, if it is.
@@ -135,7 +147,8 @@ impl Recorder {
             }
         }
         // The names of the files are in the folder, and its own is in the one above.
-        for folder in self.folder.ancestors().take(2).filter(|_| is_written) {
+        let folders = self.folder.ancestors().take(2).filter(|it| !it.as_os_str().is_empty());
+        for folder in folders.filter(|_| is_written) {
             File::open(folder)?.sync_all()?;
         }
         told

@@ -16,7 +16,7 @@ const TRIES: usize = 8;
 
 /// Bytes that were written together, or what is left of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordedPiece {
+pub struct Piece {
     /// How many bytes of its part were before it.
     pub offset: u64,
     /// How many bytes are gone that would have been between the one before and this.
@@ -35,7 +35,7 @@ pub struct RecordedPiece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Portion {
     /// The pieces, in order.
-    pub pieces: Vec<RecordedPiece>,
+    pub pieces: Vec<Piece>,
     /// The offset after the last of them, to read from next.
     pub next: u64,
 }
@@ -172,7 +172,7 @@ impl Cursor {
         folder: &Path,
         after: u64,
         room: usize,
-    ) -> io::Result<Option<(RecordedPiece, bool)>> {
+    ) -> io::Result<Option<(Piece, bool)>> {
         loop {
             let Some(segment) = &mut self.segment else { return Ok(None) };
             let (header, payload) = match segment.next()? {
@@ -196,7 +196,7 @@ impl Cursor {
             }
             if is_news {
                 let Header { run, stream, time_ms, .. } = header;
-                let piece = RecordedPiece { offset, dropped, run, stream, time_ms, bytes };
+                let piece = Piece { offset, dropped, run, stream, time_ms, bytes };
                 return Ok(Some((piece, is_whole)));
             }
         }
