@@ -18,6 +18,7 @@ mod dev;
 mod embedding;
 mod endings;
 mod floods;
+mod jobs;
 mod large;
 mod limits;
 mod names;

@@ -11,6 +11,15 @@ pub fn kind(name: &str) -> PathBuf {
     built(&format!("plugins/{name}.wasm"), "just plugins")
 }
 
+/// Returns the folder that the first-party kinds are in.
+///
+/// # Panics
+///
+/// When they were not built.
+pub fn kinds() -> PathBuf {
+    built("plugins", "just plugins")
+}
+
 /// Returns the path of a plain program of the tests.
 ///
 /// # Panics
@@ -43,7 +52,7 @@ pub fn example(name: &str) -> PathBuf {
 }
 
 /// Returns the folder where tests keep compiled code.
-pub(crate) fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     target().0.join("test-cache")
 }
 

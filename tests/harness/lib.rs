@@ -13,7 +13,7 @@ mod process;
 mod versions;
 
 pub use self::{
-    files::{backlot, example, kind, program},
+    files::{backlot, cache, example, kind, kinds, program},
     host::{Task, TestHost, With, arguments},
     memory::Memory,
     process::{Ended, Process},

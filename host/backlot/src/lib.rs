@@ -124,6 +124,7 @@ mod config;
 mod console;
 mod exit;
 mod host;
+mod jobs;
 mod policy;
 mod render;
 mod shelf;
@@ -136,8 +137,10 @@ pub use self::{
     config::{Config, ConfigError, Reload},
     exit::Exit,
     host::{Health, Host, HostError},
+    jobs::{Jobs, JobsConfig, JobsError},
     policy::{PolicyFileError, read_policy, sources},
 };
+pub use backlot_jobs;
 pub use backlot_registry as registry;
 pub use backlot_wasm as wasm;
 pub use backlot_wasm::KindError;

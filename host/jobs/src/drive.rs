@@ -1,6 +1,9 @@
 //! One live job, from the launch of a run to the end of the last that follows it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use tokio::{
@@ -53,7 +56,11 @@ impl Inner {
     /// Where somebody waits for the launch, a launch that fails is theirs to deal with.
     pub(crate) fn launch(&self, job: Job, run: RunId, first: Option<FirstLaunch>) {
         let Some(inner) = self.me.upgrade() else { return };
-        self.runtime.spawn(async move { inner.drive(job, run, first).await });
+        let driving = inner.driving();
+        self.runtime.spawn(async move {
+            inner.drive(job, run, first).await;
+            drop(driving);
+        });
     }
 
     async fn drive(self: Arc<Self>, mut job: Job, mut run: RunId, mut first: Option<FirstLaunch>) {
@@ -81,6 +88,10 @@ impl Inner {
             match self.ended(job, outcome).await {
                 None => return,
                 Some((next, next_run)) => (job, run) = (next, next_run),
+            }
+            if self.is_closed.load(Ordering::Acquire) {
+                self.finish(job.id, Some(run), shut_down(&job, self.now_ms())).await;
+                return;
             }
         }
     }
@@ -305,6 +316,13 @@ impl Inner {
             wait = (wait * 2).min(AGAIN.1);
         }
     }
+}
+
+/// Returns the report of a job between two runs whose host shuts down.
+fn shut_down(job: &Job, now_ms: u64) -> Report {
+    let ending = Ending::Failed(Failure::Interrupted);
+    let again_ms = retry::again_ms(job, ending, now_ms, chance().unwrap_or_default());
+    Report { ending, again_ms, ..failed("host shutdown".to_owned()) }
 }
 
 /// Returns the report of a failure that is nobody's work.

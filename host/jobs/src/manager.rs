@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     /// Wakes what starts jobs that wait.
     pub(crate) turn: Notify,
     unwritten: Mutex<(usize, Option<String>)>,
+    /// How many jobs have a run that is followed to its end.
+    driven: AtomicUsize,
     pub(crate) all_written: Notify,
     pub(crate) is_closed: AtomicBool,
     pub(crate) closing: Notify,
@@ -125,6 +127,7 @@ impl Manager {
             waiting: Mutex::default(),
             turn: Notify::new(),
             unwritten: Mutex::default(),
+            driven: AtomicUsize::new(0),
             all_written: Notify::new(),
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
@@ -162,16 +165,16 @@ impl Manager {
         self.inner.turn.notify_one();
     }
 
-    /// Ends it: no more runs are launched, and what has ended is written, for as long as
-    /// the bound lasts. Whoever owns the runs ends them first. Returns whether all was
-    /// written.
+    /// Ends it: no more runs are launched, and it is waited until those that are under way
+    /// have ended and that is written, for as long as the bound lasts. Whoever owns the
+    /// runs ends them. Returns whether all was written.
     pub async fn close(&self, bound: Duration) -> bool {
         let inner = &self.inner;
         self.refuse();
         let deadline = Instant::now() + bound;
         loop {
             let written = inner.all_written.notified();
-            let is_idle = inner.unwritten().0 == 0;
+            let is_idle = inner.driven.load(Ordering::Acquire) == 0 && inner.unwritten().0 == 0;
             if is_idle {
                 return true;
             }
@@ -323,6 +326,12 @@ impl Inner {
         self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a job whose run is followed, until the guard is dropped.
+    pub(crate) fn driving(self: &Arc<Self>) -> Driving {
+        self.driven.fetch_add(1, Ordering::AcqRel);
+        Driving(self.clone())
+    }
+
     /// Counts a change that has to be written, until the guard is dropped.
     pub(crate) fn owing(&self) -> Owing<'_> {
         self.unwritten().0 += 1;
@@ -358,6 +367,17 @@ impl Inner {
             }
             Some(None) => _ = watched.remove(&job),
             None => {}
+        }
+    }
+}
+
+/// A job whose run is followed to its end.
+pub(crate) struct Driving(Arc<Inner>);
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        if self.0.driven.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.all_written.notify_waiters();
         }
     }
 }

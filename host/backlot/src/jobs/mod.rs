@@ -1,0 +1,264 @@
+//! The jobs of a host: durable work whose runs are tasks of its registry.
+//!
+//! Here the two meet: a run of a job is started as a task on the terms that its kind has,
+//! its output is recorded in the data folder, and what follows it is asked of the
+//! component that the job was begun with.
+
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use backlot_jobs::{
+    Census, DataFolder, FolderError, Held, HoldError, Holder, Job, JobId, Manager, OpenError,
+    Query, Recovered, Reports, SqliteOptions, SqliteStore, Status, Store, StoreError, World, files,
+    output::Limits,
+};
+use backlot_registry::{SessionId, SystemClock};
+
+use self::{launcher::TaskLauncher, record::Records, steps::Steps, versions::Versions};
+use crate::host::Host;
+
+mod grant;
+mod launcher;
+mod record;
+mod steps;
+mod versions;
+
+pub(crate) use self::grant::Grant;
+
+/// How the jobs of a host are set up.
+#[derive(Clone, Debug)]
+pub struct JobsConfig {
+    /// The folder with everything that outlives the host.
+    pub data: PathBuf,
+    /// What the manager is set up with.
+    pub manager: backlot_jobs::Config,
+    /// How much of each job's output and log is recorded.
+    pub record: Limits,
+}
+
+impl JobsConfig {
+    /// Returns the defaults for a data folder.
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self {
+            data: data.into(),
+            manager: backlot_jobs::Config::default(),
+            record: Limits::default(),
+        }
+    }
+}
+
+/// Why the jobs of a host could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum JobsError {
+    /// The data folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The data folder cannot be held, or another host holds it.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What is in the store could not be recovered.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// The jobs of a host, over a data folder that it alone writes to.
+///
+/// The tasks of runs belong to the host's registry, so [`Jobs::shutdown`] comes before
+/// the host's own.
+pub struct Jobs {
+    manager: Manager,
+    launcher: Arc<TaskLauncher>,
+    versions: Arc<Versions>,
+    records: Arc<Records>,
+    store: Arc<SqliteStore>,
+    record: Limits,
+    // The last to be dropped: somebody else may have the folder then.
+    held: Held,
+}
+
+impl Jobs {
+    /// Takes the data folder and opens its jobs. Those that were working when the last
+    /// host ended have failed by the time that this returns.
+    ///
+    /// Must be called on a tokio runtime, which then drives them.
+    ///
+    /// # Errors
+    ///
+    /// When the folder is held by another host, or what is in it cannot be used; nothing
+    /// has changed then.
+    pub async fn open(host: &Host, config: JobsConfig) -> Result<(Self, Recovered), JobsError> {
+        let folder = DataFolder::open(&config.data)?;
+        let holder = Holder::this(concat!("backlot ", env!("CARGO_PKG_VERSION")));
+        let held = folder.hold(&holder)?;
+        let database = folder.database();
+        let opened = move || SqliteStore::open(&database, SqliteOptions::default());
+        let opened = tokio::task::spawn_blocking(opened).await;
+        let store = Arc::new(opened.unwrap_or(Err(StoreError::Closed))?);
+        let versions = Arc::new(Versions::new(host, folder.components()));
+        let records = Arc::new(Records::new(folder.clone(), config.record));
+        let launcher = Arc::new(TaskLauncher::new(host, versions.clone(), records.clone()));
+        let world = World {
+            follow: Arc::new(Steps::new(versions.clone())),
+            reports: Arc::new(Kept { versions: Arc::downgrade(&versions), folder: folder.clone() }),
+            ..World::new(launcher.clone())
+        };
+        let shared: Arc<dyn Store> = store.clone();
+        let (manager, recovered) = Manager::open(shared, world, config.manager).await?;
+        let jobs =
+            Self { manager, launcher, versions, records, store, record: config.record, held };
+        jobs.sweep().await?;
+        Ok((jobs, recovered))
+    }
+
+    /// Returns the manager of the jobs.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// Returns the data folder.
+    pub fn folder(&self) -> &DataFolder {
+        self.held.folder()
+    }
+
+    /// Returns the right to write in the data folder.
+    pub fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Arc<SqliteStore> {
+        &self.store
+    }
+
+    /// Returns what is notified whenever output of a job was recorded.
+    pub fn recorded(&self, job: JobId) -> Arc<tokio::sync::Notify> {
+        self.records.watch(job)
+    }
+
+    /// Returns how much of each job is recorded.
+    pub fn record_limits(&self) -> Limits {
+        self.record
+    }
+
+    /// Returns the registry's id of the task that does a job's run.
+    pub fn task_of(&self, job: &Job) -> Option<backlot_registry::TaskId> {
+        job.run().and_then(|run| self.launcher.task(run))
+    }
+
+    /// Deletes a session with all that belongs to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Manager::delete_session`].
+    pub async fn delete_session(
+        &self,
+        session: &SessionId,
+        by: &str,
+        bound: Duration,
+    ) -> Result<Vec<JobId>, backlot_jobs::TreeError> {
+        let removed = self.manager.delete_session(session, by, bound).await?;
+        self.launcher.forget(session).await;
+        Ok(removed)
+    }
+
+    /// Deletes what nothing names any more: folders of jobs that are gone, and components
+    /// that no live job runs.
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let (mut jobs, mut digests) = (HashSet::new(), HashSet::new());
+        let mut query = Query { limit: 1_000, ..Query::default() };
+        loop {
+            let page = self.store.list(query.clone()).await?;
+            for job in &page.jobs {
+                jobs.insert(job.id.to_string());
+                if !job.status().is_terminal() {
+                    digests.extend(job.code.iter().map(|code| code.digest.clone()));
+                }
+                // It can be tried again as long as it is there.
+                digests.extend(job.spec.pinned.clone());
+            }
+            match page.next {
+                None => break,
+                next => query.before = next,
+            }
+        }
+        let folder = self.folder().clone();
+        let versions = self.versions.clone();
+        let swept = tokio::task::spawn_blocking(move || {
+            versions.sweep(&digests);
+            sweep_folders(&folder, &jobs);
+        });
+        // It goes on by itself; what it does not reach is there the next time.
+        drop(swept);
+        Ok(())
+    }
+
+    /// Returns how many jobs there are by where they stand.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    pub async fn census(&self) -> Result<Census, StoreError> {
+        self.store.census().await
+    }
+
+    /// Ends every run by the stop ladder, and writes down how each has ended. Jobs that
+    /// were working fail with `host shutdown`, and can be tried again. Returns whether all
+    /// was written within the bound.
+    pub async fn shutdown(&self, host: &Host, bound: Duration) -> bool {
+        self.manager.refuse();
+        host.registry().dispose().await;
+        self.manager.close(bound).await
+    }
+}
+
+fn sweep_folders(folder: &DataFolder, jobs: &HashSet<String>) {
+    let Ok(entries) = std::fs::read_dir(folder.jobs()) else { return };
+    for entry in entries.flatten() {
+        let is_known = entry.file_name().to_str().is_some_and(|name| jobs.contains(name));
+        if !is_known && let Err(error) = files::remove(&entry.path()) {
+            tracing::warn!("what a job has left cannot be deleted: {error}");
+        }
+    }
+}
+
+/// Lets go of what belongs to jobs once they do not need it.
+struct Kept {
+    versions: Weak<Versions>,
+    folder: DataFolder,
+}
+
+impl Reports for Kept {
+    fn on_job_update(&self, job: &Job) {
+        if job.status() != Status::Working
+            && let Some(versions) = self.versions.upgrade()
+        {
+            versions.release(job.id);
+        }
+    }
+
+    fn on_removed(&self, jobs: &[JobId]) {
+        let folders: Vec<PathBuf> = jobs.iter().map(|job| self.folder.job(job)).collect();
+        tokio::task::spawn_blocking(move || {
+            for folder in folders {
+                if let Err(error) = files::remove(&folder) {
+                    tracing::warn!("what a job has left cannot be deleted: {error}");
+                }
+            }
+        });
+    }
+}
+
+/// Locks what nobody leaves half done.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The clock that records are stamped by.
+const CLOCK: SystemClock = SystemClock;
