@@ -207,6 +207,9 @@ impl Inner {
     /// Does what follows a run's end. Returns the job and its next run, which is to be
     /// launched, if there is one.
     async fn ended(&self, job: Job, outcome: RunOutcome) -> Option<(Job, RunId)> {
+        if self.is_gone.load(Ordering::Acquire) {
+            return None;
+        }
         let has_steps = self.world.follow.has_steps(&job);
         let mut job = job;
         if has_steps {
@@ -298,6 +301,9 @@ impl Inner {
         loop {
             // Registered before the attempt, so that no closing falls between.
             let closing = self.closing.notified();
+            if self.is_gone.load(Ordering::Acquire) {
+                return None;
+            }
             match attempt().await {
                 Ok(done) => {
                     drop(owing);

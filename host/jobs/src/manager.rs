@@ -37,6 +37,19 @@ use crate::{
 #[derive(Clone)]
 pub struct Manager {
     pub(crate) inner: Arc<Inner>,
+    _last: Arc<Last>,
+}
+
+/// Goes with the last handle, while runs that are followed keep what is shared.
+struct Last(Arc<Inner>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.is_gone.store(true, Ordering::Release);
+        self.0.is_closed.store(true, Ordering::Release);
+        self.0.turn.notify_one();
+        self.0.closing.notify_waiters();
+    }
 }
 
 /// What a manager found when it was opened.
@@ -94,6 +107,8 @@ pub(crate) struct Inner {
     driven: AtomicUsize,
     pub(crate) all_written: Notify,
     pub(crate) is_closed: AtomicBool,
+    /// Whether nothing is written any more.
+    pub(crate) is_gone: AtomicBool,
     pub(crate) closing: Notify,
     report_panics: AtomicU64,
 }
@@ -130,12 +145,13 @@ impl Manager {
             driven: AtomicUsize::new(0),
             all_written: Notify::new(),
             is_closed: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             closing: Notify::new(),
             report_panics: AtomicU64::new(0),
         });
         let recovered = inner.recover().await?;
         inner.runtime.spawn(Inner::start_those_due(inner.me.clone()));
-        Ok((Self { inner }, recovered))
+        Ok((Self { _last: Arc::new(Last(inner.clone())), inner }, recovered))
     }
 
     /// Returns how the manager is doing.
