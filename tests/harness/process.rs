@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tempfile::TempDir;
+
 use crate::files;
 
 /// A `backlot` process that has not ended yet.
@@ -16,6 +18,8 @@ pub struct Process {
     child: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
+    /// Where its jobs are, unless it was told otherwise; gone with it.
+    data: TempDir,
 }
 
 /// What became of a process.
@@ -90,6 +94,7 @@ impl Process {
     }
 
     fn spawn(mut command: Command, change: impl FnOnce(&mut Command)) -> Self {
+        let data = TempDir::new().expect("a folder can be made");
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -99,12 +104,13 @@ impl Process {
             // Where the person whose tests these are has no policy.
             .env("XDG_CONFIG_HOME", "/nonexistent")
             .env("BACKLOT_CACHE", files::cache())
+            .env("BACKLOT_DATA", data.path())
             .env_remove("BACKLOT_LOG");
         change(&mut command);
         let mut child = command.spawn().expect("backlot starts");
         let stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
         let stderr = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
-        Self { child, stdout, stderr }
+        Self { child, stdout, stderr, data }
     }
 
     /// Runs `backlot` with these arguments to its end.
@@ -203,7 +209,7 @@ impl Process {
     /// When the process is still there after ten seconds.
     pub fn wait_unread(self) -> Ended {
         let since = Instant::now();
-        let Self { mut child, stdout, stderr } = self;
+        let Self { mut child, stdout, stderr, data } = self;
         let id = child.id();
         let (ended, end) = mpsc::channel();
         std::thread::spawn(move || {
@@ -219,7 +225,7 @@ impl Process {
             waited.expect("the process ends although nobody reads what it writes");
         waited.expect("the process can be waited for");
         let took = since.elapsed();
-        Ended { took, ..Self { child, stdout, stderr }.wait() }
+        Ended { took, ..Self { child, stdout, stderr, data }.wait() }
     }
 
     /// Waits for the end.

@@ -13,6 +13,11 @@ use std::{
 use backlot_wasm::{DirGrant, EnvGrant, GrantError, Origin, Peer, Policy, Profile, Range};
 use clap::{Args, Parser, Subcommand};
 
+mod jobs;
+
+pub(crate) use self::jobs::{
+    Answer, AsJob, Backup, Files, Logs, Prune, Ps, Restore, Retry, Rm, Show, Stop, Wait,
+};
 use crate::{
     commands::{self, Verb},
     config::{self, Config},
@@ -61,6 +66,10 @@ pub(crate) struct Common {
     /// configuration folder, if it is there]
     #[arg(long, global = true, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// The folder with everything that outlives a host: jobs, their output and files
+    /// [env: BACKLOT_DATA] [default: backlot in the person's folder for state]
+    #[arg(long, global = true, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// Say less: no progress and no final line, only errors
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
@@ -91,6 +100,11 @@ impl Common {
         Ok(Config { policy: self.policy()?, ..self.config(instances) })
     }
 
+    /// Returns the data folder, unless there is no home to have one in.
+    pub(crate) fn data(&self) -> Option<PathBuf> {
+        self.data.clone().or_else(backlot_jobs::default_data_folder)
+    }
+
     /// Returns the file that has the policy, if there is one.
     pub(crate) fn policy_file(&self) -> Option<PathBuf> {
         named(self.policy.as_deref(), "BACKLOT_POLICY").or_else(config::default_policy)
@@ -111,6 +125,18 @@ fn named(flag: Option<&Path>, variable: &str) -> Option<PathBuf> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Ps(Ps),
+    Show(Show),
+    Logs(Logs),
+    Wait(Wait),
+    Stop(Stop),
+    Retry(Retry),
+    Answer(Answer),
+    Files(Files),
+    Rm(Rm),
+    Prune(Prune),
+    Backup(Backup),
+    Restore(Restore),
     Dev(Box<Dev>),
     Kinds(Kinds),
     Check(Check),
@@ -157,6 +183,8 @@ pub(crate) struct Run {
     pub(crate) target: OsString,
     #[command(flatten)]
     pub(crate) with: With,
+    #[command(flatten, next_help_heading = "Job")]
+    pub(crate) as_job: AsJob,
 }
 
 /// Run a component, and run it anew whenever it changes
@@ -625,6 +653,8 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
     }
     own.iter().find_map(|word| match word.to_str()? {
         "run" | "dev" => Some(Verb::Run),
+        "ps" | "show" | "logs" | "wait" | "stop" | "retry" | "answer" | "files" | "rm"
+        | "prune" => Some(Verb::Job),
         "kinds" => Some(Verb::Kinds),
         "doctor" => Some(Verb::Doctor),
         "check" => Some(Verb::Check),

@@ -123,6 +123,7 @@ mod commands;
 mod config;
 mod console;
 mod exit;
+mod holding;
 mod host;
 mod jobs;
 mod policy;
@@ -136,6 +137,7 @@ pub use self::{
     cli::main,
     config::{Config, ConfigError, Reload},
     exit::Exit,
+    holding::{Holding, HoldingError},
     host::{Health, Host, HostError},
     jobs::{Jobs, JobsConfig, JobsError},
     policy::{PolicyFileError, read_policy, sources},

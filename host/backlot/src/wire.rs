@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use backlot_registry::{Channel, Kind, Snapshot};
+use backlot_surface::wire::JobView;
 use backlot_wasm::{Description, Reach};
 use serde::Serialize;
 
@@ -25,11 +26,30 @@ pub(crate) fn line(value: &impl Serialize) -> String {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub(crate) enum Event {
-    Started { id: String, kind: String, label: String },
-    Output { stream: StreamName, offset: u64, text: String },
-    Dropped { stream: StreamName, bytes: u64 },
-    Ended { task: Task },
-    Refused { error: String, exit: u8 },
+    Started {
+        id: String,
+        kind: String,
+        label: String,
+        /// The job that it is a run of.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        job: Option<String>,
+    },
+    Output {
+        stream: StreamName,
+        offset: u64,
+        text: String,
+    },
+    Dropped {
+        stream: StreamName,
+        bytes: u64,
+    },
+    Ended {
+        task: Task,
+    },
+    Refused {
+        error: String,
+        exit: u8,
+    },
 }
 
 /// Where a piece of output comes from.
@@ -87,6 +107,33 @@ impl Task {
             generation: snapshot.generation.as_ref().map(|generation| generation.number),
             digest: snapshot.generation.as_ref().map(|generation| generation.digest.to_string()),
             grant: snapshot.grant.as_ref().map(|lines| lines.to_vec()),
+        }
+    }
+}
+
+impl Task {
+    /// Returns a job's last run as a task.
+    pub(crate) fn of_job(job: &JobView, output_bytes: u64, dropped_bytes: u64) -> Self {
+        let run = job.run.as_ref();
+        let status = match job.status {
+            backlot_jobs::Status::Cancelled => "killed",
+            other => other.as_str(),
+        };
+        Self {
+            id: run.and_then(|run| run.task.clone()).unwrap_or_default(),
+            kind: run.map_or_else(|| job.kind.clone(), |run| run.kind.clone()),
+            label: job.label.clone(),
+            status: status.to_owned(),
+            detail: job.detail.clone(),
+            started_at_ms: run.map_or(job.created_ms, |run| run.started_ms),
+            finished_at_ms: job.finished_ms,
+            output_bytes,
+            dropped_bytes,
+            cpu_ms: None,
+            peak_memory_bytes: None,
+            generation: run.and_then(|run| run.generation),
+            digest: run.and_then(|run| run.digest.clone()),
+            grant: None,
         }
     }
 }

@@ -174,6 +174,17 @@ impl Manager {
         &self.inner.config
     }
 
+    /// Returns the time of day as jobs see it, in milliseconds since the Unix epoch.
+    pub fn now_ms(&self) -> u64 {
+        self.inner.now_ms()
+    }
+
+    /// Returns what is notified, by [`Notify::notify_waiters`], whenever the job changes,
+    /// for as long as it is held.
+    pub fn watch(&self, job: JobId) -> Arc<Notify> {
+        self.inner.watch(job)
+    }
+
     /// Refuses whatever would launch a run from now on. Those that are under way go on,
     /// and their jobs end with them.
     pub fn refuse(&self) {

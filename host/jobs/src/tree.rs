@@ -53,6 +53,10 @@ impl Manager {
         if JobId::of_session(&id).is_some() {
             return Err(TreeError::Reserved(id.as_str().to_owned()));
         }
+        // Most are open already, and looking costs less than writing.
+        if let Some(open) = self.inner.store.session(id.clone()).await? {
+            return Ok(open);
+        }
         // Every store can hold 63 bits.
         let incarnation = (id::random()? as u64) >> 1;
         let session = Session { id, incarnation, created_ms: self.inner.now_ms() };

@@ -1,1 +1,24 @@
-//! What programs and people see of a host.
+//! What programs and people see of a host's jobs.
+//!
+//! A surface translates: it parses what is asked, calls the manager, and renders what
+//! came of it. What is asked and answered is JSON of the shapes in [`wire`], over HTTP
+//! on a Unix socket; [`Client`] is the other end.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+// What goes over the wire.
+mod error;
+pub mod wire;
+
+// The host's end of it.
+mod api;
+mod http;
+
+// The other end.
+mod client;
+
+pub use api::{Api, HostSide};
+pub use client::{Client, ClientError, Download};
+pub use error::{Failure, Reason};
+pub use http::{BODY_BYTES, SESSION_HEADER, router, serve};

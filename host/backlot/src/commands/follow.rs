@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use backlot_jobs::{How, JobId, Manager, StopError, StopReply};
 use backlot_registry::{Caller, Kill, Killed, Mode, Observer, Registry, Stream, TaskId};
 use bytes::Bytes;
 use tokio::{
@@ -30,6 +31,8 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// How long the process stays once a signal has it leave. A reader that reads
 /// gets what is left by then; one that does not must not hold up a person.
 const LEAVE: Duration = Duration::from_millis(500);
+/// How long the record of an end is waited for before the end is told all the same.
+const WRITTEN: Duration = Duration::from_secs(2);
 
 /// A task that is followed to its end.
 pub(super) struct Follow {
@@ -42,6 +45,57 @@ pub(super) struct Follow {
     unread: OnceCell<io::Error>,
     /// What was dropped before it could be written.
     unshown: Cell<Unshown>,
+    /// The job that the task is a run of.
+    job: Option<Followed>,
+    /// Whether a signal has had the process leave.
+    left: Cell<bool>,
+}
+
+/// A job whose run is followed.
+#[derive(Clone)]
+pub(super) struct Followed {
+    pub(super) manager: Manager,
+    pub(super) id: JobId,
+}
+
+impl Followed {
+    /// Waits until the job is not on the run any more that the task does, which is then
+    /// written down. A store that cannot be written is not waited for.
+    async fn is_written(&self, task: &TaskId) {
+        let task = task.to_string();
+        let watch = self.manager.watch(self.id);
+        let wait = async {
+            loop {
+                // Made before the look, so that no change falls between.
+                let changed = watch.notified();
+                match self.manager.get(self.id, &Caller::Operator).await {
+                    Ok(job)
+                        if job.run().is_some()
+                            && job.last_run().is_some_and(|run| {
+                                run.task.as_ref().is_none_or(|it| *it == task)
+                            }) =>
+                    {
+                        changed.await
+                    }
+                    _ => return,
+                }
+            }
+        };
+        let _ = timeout(WRITTEN, wait).await;
+    }
+
+    async fn stop(&self, mode: Mode, reason: &str) -> Result<Killed, StopError> {
+        let how = match mode {
+            Mode::Ask => How::Ask,
+            Mode::Force => How::Force,
+        };
+        let why = Some(reason.to_owned());
+        let stopped = self.manager.stop(self.id, &Caller::Operator, how, "terminal", why).await;
+        Ok(match stopped? {
+            StopReply::Already(_) => Killed::AlreadyTerminal,
+            _ => Killed::Requested,
+        })
+    }
 }
 
 impl Follow {
@@ -60,7 +114,14 @@ impl Follow {
             quiet,
             unread: OnceCell::new(),
             unshown: Cell::default(),
+            job: None,
+            left: Cell::new(false),
         }
+    }
+
+    /// Returns it as one that follows a run of that job.
+    pub(super) fn of_job(self, job: Followed) -> Self {
+        Self { job: Some(job), ..self }
     }
 
     /// Shows the task until it has ended and all is told, or a signal has the
@@ -69,8 +130,16 @@ impl Follow {
         tokio::select! {
             told = self.tell() => told,
             never = self.progress() => match never {},
-            () = self.stop_on(signals) => Ok(self.leave().await),
+            () = self.stop_on(signals) => {
+                self.left.set(true);
+                Ok(self.leave().await)
+            }
         }
+    }
+
+    /// Tells whether a signal has had the process leave before all was told.
+    pub(super) fn was_left(&self) -> bool {
+        self.left.get()
     }
 
     /// Tells everything, from the start to the end.
@@ -84,10 +153,14 @@ impl Follow {
             id: task.id.to_string(),
             kind: task.kind.to_string(),
             label: task.label.clone(),
+            job: self.job.as_ref().map(|job| job.id.to_string()),
         })
         .await;
         tokio::join!(self.print(output, Stream::Output), self.print(log, Stream::Log));
         let task = self.registry.wait(&self.id, &me, Duration::ZERO).await.with_context(gone)?;
+        if let Some(job) = &self.job {
+            job.is_written(&self.id).await;
+        }
         if self.unread.get().is_some_and(is_closed) {
             // What a reader no longer wants is done, as far as it is concerned.
             return Ok(Exit::Completed);
@@ -214,11 +287,17 @@ impl Follow {
 
     /// Stops the task and returns what came of it, unless it refused.
     pub(super) async fn stop(&self, mode: Mode, reason: &str) -> Option<Killed> {
-        let kill = Kill { mode, reason: Some(reason.to_owned()) };
-        match self.registry.kill(&self.id, &Caller::Operator, kill).await {
+        let stopped = match &self.job {
+            Some(job) => job.stop(mode, reason).await.map_err(|error| render::error(&error)),
+            None => {
+                let kill = Kill { mode, reason: Some(reason.to_owned()) };
+                let killed = self.registry.kill(&self.id, &Caller::Operator, kill).await;
+                killed.map_err(|error| render::error(&error))
+            }
+        };
+        match stopped {
             Ok(killed) => Some(killed),
             Err(error) => {
-                let error = render::error(&error);
                 self.console.err.note(&format!("{error}; press Ctrl-C again to force"));
                 None
             }

@@ -5,6 +5,7 @@ mod completions;
 mod dev;
 mod doctor;
 mod follow;
+mod jobs;
 mod kinds;
 mod man;
 mod plugin;
@@ -27,6 +28,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Run,
+    /// A verb on jobs.
+    Job,
     Kinds,
     Check,
     Doctor,
@@ -43,6 +46,7 @@ impl Verb {
         let exit = Exit::Usage.code();
         match self {
             Self::Run => wire::line(&wire::Event::Refused { error, exit }),
+            Self::Job => wire::line(&jobs::misunderstood(error)),
             Self::Kinds => wire::line(&wire::Kinds::refused(None, error)),
             Self::Check => wire::line(&wire::Report { files: Vec::new(), error: Some(error) }),
             Self::Doctor => wire::line(&wire::Checkup::refused(error)),
@@ -57,6 +61,18 @@ impl Verb {
 pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
     let ended = match cli.command {
         Command::Run(run) => run::run(*run, &cli.common, console).await,
+        Command::Ps(ps) => jobs::ps::ps(ps, &cli.common, console).await,
+        Command::Show(show) => jobs::show::show(show, &cli.common, console).await,
+        Command::Logs(logs) => jobs::logs::logs(logs, &cli.common, console).await,
+        Command::Wait(wait) => jobs::wait::wait(wait, &cli.common, console).await,
+        Command::Stop(stop) => jobs::stop::stop(stop, &cli.common, console).await,
+        Command::Retry(retry) => jobs::answer::retry(retry, &cli.common, console).await,
+        Command::Answer(answer) => jobs::answer::answer(answer, &cli.common, console).await,
+        Command::Files(files) => jobs::files::files(files, &cli.common, console).await,
+        Command::Rm(rm) => jobs::rm::rm(rm, &cli.common, console).await,
+        Command::Prune(prune) => jobs::rm::prune(prune, &cli.common, console).await,
+        Command::Backup(backup) => jobs::backup::backup(backup, &cli.common, console).await,
+        Command::Restore(restore) => jobs::backup::restore(restore, &cli.common, console).await,
         Command::Dev(dev) => dev::dev(*dev, &cli.common, console).await,
         Command::Kinds(kinds) => kinds::kinds(kinds, &cli.common, console).await,
         Command::Check(check) => check::check(check, &cli.common, console).await,

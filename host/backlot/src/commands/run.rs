@@ -16,6 +16,7 @@ use crate::{
     cli::{Common, Run},
     commands::{
         follow::{Follow, Signals},
+        jobs,
         start::{Refused, Wanted},
         warn,
     },
@@ -28,7 +29,15 @@ use crate::{
 /// How many instances the host has room for: one runs.
 pub(super) const INSTANCES: u32 = 16;
 
+/// Runs it as a job, or without a record where that is asked for.
 pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow::Result<Exit> {
+    match args.as_job.ephemeral {
+        true => ephemeral(args, common, console).await,
+        false => jobs::run::run(args, common, console).await,
+    }
+}
+
+async fn ephemeral(args: Run, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let json = args.with.json;
     let mut signals = Signals::listen()?;
     let prepared = tokio::select! {
@@ -78,7 +87,7 @@ async fn prepare(
 }
 
 /// Decides what a task of the component gets, whose file that is.
-fn decided(
+pub(super) fn decided(
     policy: &Policy,
     component: &Component,
     file: &Path,
@@ -104,7 +113,11 @@ fn decided(
 
 /// Loads a component file, or a kind where the target does not look like one, and
 /// returns it with the file.
-async fn load(host: &Host, folder: &Path, target: &OsStr) -> Result<(Component, PathBuf), Refused> {
+pub(super) async fn load(
+    host: &Host,
+    folder: &Path,
+    target: &OsStr,
+) -> Result<(Component, PathBuf), Refused> {
     let path = Path::new(target);
     let is_path =
         target.as_bytes().contains(&b'/') || path.extension().is_some_and(|end| end == "wasm");

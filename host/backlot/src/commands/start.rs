@@ -9,6 +9,7 @@ use std::{
 };
 
 use backlot_registry::{Kind, Producer, Start, StartError, Step, TaskId};
+use backlot_surface::wire::SpawnRequest;
 use backlot_wasm::{Ask, CommandInput, ComponentForm, Description, LimitsAsk, Policy};
 use tokio::io::AsyncReadExt as _;
 
@@ -78,6 +79,24 @@ impl Wanted {
         Ok(())
     }
 
+    /// Refuses arguments for what takes none.
+    pub(super) fn check_args(&self, about: &Description) -> Result<(), Refused> {
+        if about.form == ComponentForm::Command || self.args.is_empty() {
+            return Ok(());
+        }
+        Err(Refused::usage(format!(
+            "`{}` is a producer and takes no arguments after --; its input goes into --input",
+            about.kind
+        )))
+    }
+
+    /// Puts what was read into what asks for a job.
+    pub(super) fn put_into(&mut self, request: &mut SpawnRequest) {
+        request.input = self.input.take();
+        request.label = self.label.take();
+        request.args = mem::take(&mut self.args);
+    }
+
     /// Starts a task of the component that says that of itself.
     pub(super) async fn start(
         &self,
@@ -85,13 +104,8 @@ impl Wanted {
         about: &Description,
         producer: Arc<dyn Producer>,
     ) -> Result<TaskId, Refused> {
+        self.check_args(about)?;
         let is_program = about.form == ComponentForm::Command;
-        if !is_program && !self.args.is_empty() {
-            return Err(Refused::usage(format!(
-                "`{}` is a producer and takes no arguments after --; its input goes into --input",
-                about.kind
-            )));
-        }
         let text = self.input.as_deref();
         let label = self.label.clone();
         let label = label.unwrap_or_else(|| label_of(&about.kind, &self.args, text));

@@ -14,9 +14,10 @@ use backlot_registry::{
     AgentId, BoxFuture, Caller, Channel, Kill, KillError, Killed, Mode, Owner, Refusal, Registry,
     SessionId, Snapshot, Start, StartError, Status, Step, StopCause, Stream, TaskId,
 };
+use backlot_surface::wire::Grant;
 use tokio::sync::oneshot;
 
-use super::{Grant, lock, record::Records, versions::Versions};
+use super::{Recorded as _, lock, record::Records, versions::Versions};
 use crate::host::Host;
 
 /// The longest output that a run hands on, in bytes: to what follows it, and to the

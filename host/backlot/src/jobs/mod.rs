@@ -17,6 +17,7 @@ use backlot_jobs::{
     output::Limits,
 };
 use backlot_registry::{SessionId, SystemClock};
+use tokio::sync::Notify;
 
 use self::{launcher::TaskLauncher, record::Records, steps::Steps, versions::Versions};
 use crate::host::Host;
@@ -24,10 +25,11 @@ use crate::host::Host;
 mod grant;
 mod launcher;
 mod record;
+mod spawn;
 mod steps;
 mod versions;
 
-pub(crate) use self::grant::Grant;
+pub(crate) use self::grant::Recorded;
 
 /// How the jobs of a host are set up.
 #[derive(Clone, Debug)]
@@ -79,6 +81,7 @@ pub struct Jobs {
     records: Arc<Records>,
     store: Arc<SqliteStore>,
     record: Limits,
+    changed: Arc<Notify>,
     // The last to be dropped: somebody else may have the folder then.
     held: Held,
 }
@@ -104,15 +107,28 @@ impl Jobs {
         let versions = Arc::new(Versions::new(host, folder.components()));
         let records = Arc::new(Records::new(folder.clone(), config.record));
         let launcher = Arc::new(TaskLauncher::new(host, versions.clone(), records.clone()));
+        let changed = Arc::new(Notify::new());
         let world = World {
             follow: Arc::new(Steps::new(versions.clone())),
-            reports: Arc::new(Kept { versions: Arc::downgrade(&versions), folder: folder.clone() }),
+            reports: Arc::new(Kept {
+                versions: Arc::downgrade(&versions),
+                folder: folder.clone(),
+                changed: changed.clone(),
+            }),
             ..World::new(launcher.clone())
         };
         let shared: Arc<dyn Store> = store.clone();
         let (manager, recovered) = Manager::open(shared, world, config.manager).await?;
-        let jobs =
-            Self { manager, launcher, versions, records, store, record: config.record, held };
+        let jobs = Self {
+            manager,
+            launcher,
+            versions,
+            records,
+            store,
+            record: config.record,
+            changed,
+            held,
+        };
         jobs.sweep().await?;
         Ok((jobs, recovered))
     }
@@ -138,8 +154,13 @@ impl Jobs {
     }
 
     /// Returns what is notified whenever output of a job was recorded.
-    pub fn recorded(&self, job: JobId) -> Arc<tokio::sync::Notify> {
+    pub fn recorded(&self, job: JobId) -> Arc<Notify> {
         self.records.watch(job)
+    }
+
+    /// Resolves when a job has changed from now on.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Returns how much of each job is recorded.
@@ -232,10 +253,12 @@ fn sweep_folders(folder: &DataFolder, jobs: &HashSet<String>) {
 struct Kept {
     versions: Weak<Versions>,
     folder: DataFolder,
+    changed: Arc<Notify>,
 }
 
 impl Reports for Kept {
     fn on_job_update(&self, job: &Job) {
+        self.changed.notify_waiters();
         if job.status() != Status::Working
             && let Some(versions) = self.versions.upgrade()
         {

@@ -1,0 +1,75 @@
+//! `backlot retry` and `backlot answer`: a job goes on.
+
+use backlot_surface::wire::{AnswerRequest, HandView, JobView};
+
+use super::{Told, follow::Follow, gist, reach, reach::Acting};
+use crate::{
+    cli::{Answer, Common, Retry},
+    commands::{follow::Signals, print},
+    console::Console,
+    exit::Exit,
+    wire,
+};
+
+pub(crate) async fn retry(args: Retry, common: &Common, console: &Console) -> anyhow::Result<Exit> {
+    let mut signals = Signals::listen()?;
+    let acting = match reach::act(common, "backlot retry").await {
+        Ok(acting) => acting,
+        Err(told) => return Ok(told.tell(args.json, console).await),
+    };
+    let job = acting.client.retry(&args.job, HandView::Person).await;
+    let job = job.map_err(Told::from);
+    went_on(acting, job, args.json, common, console, &mut signals).await
+}
+
+pub(crate) async fn answer(
+    args: Answer,
+    common: &Common,
+    console: &Console,
+) -> anyhow::Result<Exit> {
+    let mut signals = Signals::listen()?;
+    let acting = match reach::act(common, "backlot answer").await {
+        Ok(acting) => acting,
+        Err(told) => return Ok(told.tell(args.json, console).await),
+    };
+    let request = AnswerRequest { answer: args.answer };
+    let job = acting.client.answer(&args.job, &request, HandView::Person).await;
+    let job = job.map_err(Told::from);
+    went_on(acting, job, args.json, common, console, &mut signals).await
+}
+
+/// Tells that a job goes on. Where it does so in this process, it is followed to its end.
+async fn went_on(
+    acting: Acting,
+    job: Result<JobView, Told>,
+    json: bool,
+    common: &Common,
+    console: &Console,
+    signals: &mut Signals,
+) -> anyhow::Result<Exit> {
+    let exit = match (&job, &acting.holding) {
+        (Err(told), _) => told.tell(json, console).await,
+        (Ok(job), None) => {
+            let text = if json { wire::line(job) } else { gist(job) + "\n" };
+            print(console, text).await?;
+            Exit::Completed
+        }
+        (Ok(job), Some(_)) => {
+            let follow = Follow {
+                client: &acting.client,
+                console,
+                id: job.id.to_string(),
+                json,
+                quiet: common.quiet,
+            };
+            match follow.to_the_end(signals).await {
+                Ok(exit) => exit,
+                Err(told) => told.tell(json, console).await,
+            }
+        }
+    };
+    if let Some(holding) = acting.holding {
+        super::run::leave(holding, console, common.quiet, signals).await;
+    }
+    Ok(exit)
+}

@@ -1,0 +1,119 @@
+//! The verbs on jobs: one file for each, or for two that differ in a word.
+//!
+//! Each asks the host that holds the data folder. Where none does, those that only look
+//! read the folder, and those that change something hold it meanwhile.
+
+pub(super) mod answer;
+pub(super) mod backup;
+pub(super) mod files;
+pub(super) mod follow;
+pub(super) mod logs;
+pub(super) mod ps;
+pub(super) mod reach;
+pub(super) mod rm;
+pub(super) mod run;
+pub(super) mod show;
+pub(super) mod stop;
+pub(super) mod wait;
+
+use std::error::Error;
+
+use backlot_surface::{
+    ClientError, Failure, Reason,
+    wire::{ErrorReply, JobView},
+};
+
+use crate::{console::Console, exit::Exit, render, wire};
+
+/// Why a verb did nothing, or not all of it.
+#[derive(Debug)]
+pub(super) struct Told {
+    reply: ErrorReply,
+    exit: Exit,
+}
+
+impl Told {
+    pub(super) fn new(reason: Reason, why: impl Into<String>) -> Self {
+        Failure::new(reason, why).into()
+    }
+
+    /// Returns what is told of an error on this side.
+    pub(super) fn by(error: &(impl Error + ?Sized)) -> Self {
+        Self::new(Reason::Io, render::chain(error))
+    }
+
+    pub(super) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Returns what it says, in a line.
+    pub(super) fn line(&self) -> String {
+        let error = &self.reply.error;
+        match &error.hint {
+            Some(hint) => format!("{}; {hint}", error.message),
+            None => error.message.clone(),
+        }
+    }
+
+    /// Tells it, and returns the exit code that tells it too.
+    pub(super) async fn tell(&self, json: bool, console: &Console) -> Exit {
+        if json {
+            let _ = console.out.write(wire::line(&self.reply)).await;
+        }
+        for line in self.line().lines() {
+            console.err.say(&render::complaint(line)).await;
+        }
+        self.exit
+    }
+}
+
+impl From<Failure> for Told {
+    fn from(failure: Failure) -> Self {
+        Self { exit: exit_of(failure.reason.exit()), reply: failure.reply() }
+    }
+}
+
+impl From<ClientError> for Told {
+    fn from(error: ClientError) -> Self {
+        let exit = exit_of(error.exit());
+        match error {
+            ClientError::Failure(reply) => Self { reply, exit },
+            other => Self { exit, ..Self::by(&other) },
+        }
+    }
+}
+
+/// Returns what is answered to a command line that cannot be understood.
+pub(super) fn misunderstood(error: String) -> ErrorReply {
+    Failure::new(Reason::BadRequest, error).reply()
+}
+
+fn exit_of(code: u8) -> Exit {
+    match code {
+        0 => Exit::Completed,
+        2 => Exit::Usage,
+        3 => Exit::Refused,
+        4 => Exit::Killed,
+        _ => Exit::Failed,
+    }
+}
+
+/// Returns how a command ends that followed a job.
+fn exit_with(job: &JobView) -> Exit {
+    match job.status {
+        backlot_jobs::Status::Completed => Exit::Completed,
+        backlot_jobs::Status::Cancelled => Exit::Killed,
+        _ => Exit::Failed,
+    }
+}
+
+/// Returns what there is to say of a job, in a line.
+fn gist(job: &JobView) -> String {
+    let id = job.id.short();
+    let mut line = format!("{id} {}", job.status);
+    let waits = job.question.as_ref().map(|question| question.prompt.as_str());
+    if let Some(said) = waits.or(job.summary.as_deref()).or(job.progress.as_deref()) {
+        line = format!("{line}: {}", render::one_line(said));
+    }
+    line
+}

@@ -1,0 +1,95 @@
+//! `backlot show`: all there is to tell of a job.
+
+use std::fmt::Write as _;
+
+use backlot_surface::wire::JobView;
+
+use super::{
+    ps::{age, now_ms},
+    reach,
+};
+use crate::{
+    cli::{Common, Show},
+    commands::print,
+    console::Console,
+    exit::Exit,
+    render, wire,
+};
+
+pub(crate) async fn show(args: Show, common: &Common, console: &Console) -> anyhow::Result<Exit> {
+    let job = async {
+        let (reach, _folder) = reach::look(common).await?;
+        reach.job(&args.job).await
+    };
+    let job = match job.await {
+        Ok(job) => job,
+        Err(told) => return Ok(told.tell(args.json, console).await),
+    };
+    let text = if args.json { wire::line(&job) } else { text(&job, now_ms()) };
+    print(console, text).await?;
+    Ok(Exit::Completed)
+}
+
+fn text(job: &JobView, now_ms: u64) -> String {
+    let mut text = String::new();
+    let mut row = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:12} {}", render::one_line(value));
+    };
+    row("job", &job.id.to_string());
+    row("kind", &job.kind);
+    row("label", &job.label);
+    row("status", job.status.as_str());
+    if let Some(summary) = job.summary.as_ref().or(job.progress.as_ref()) {
+        row("", summary);
+    }
+    row("attempt", &format!("{} of {}", job.attempt, job.max_attempts));
+    row("session", &job.session);
+    row("spawned", &format!("{} ago", age(now_ms.saturating_sub(job.created_ms))));
+    if let Some(finished_ms) = job.finished_ms {
+        let took = finished_ms.saturating_sub(job.created_ms);
+        let ended = age(now_ms.saturating_sub(finished_ms));
+        row("ended", &format!("{ended} ago, {:.2}s after its spawn", took as f64 / 1e3));
+    }
+    if let Some(question) = &job.question {
+        row("asks", &question.prompt);
+        if let Some(schema) = &question.schema {
+            row("", &schema.to_string());
+        }
+        row("", &format!("backlot answer {} ANSWER", job.id.short()));
+    }
+    if let Some(wait) = &job.waits_for
+        && let Some(due_ms) = wait.due_ms
+    {
+        row("starts in", &age(due_ms.saturating_sub(now_ms)));
+    }
+    if let Some(stop) = &job.stop {
+        let why = stop.why.as_deref().unwrap_or("no reason given");
+        row("stopped by", &format!("{}: {why}", stop.by));
+    }
+    if let Some(pinned) = &job.pinned {
+        row("pinned", pinned);
+    }
+    if let Some(key) = &job.key {
+        row("key", key);
+    }
+    if let Some(grant) = &job.grant {
+        row("asks for", grant);
+    }
+    for run in &job.runs {
+        let task = run.task.as_deref().unwrap_or("not launched");
+        let outcome = run.outcome.as_deref().unwrap_or("under way");
+        let digest = run.digest.as_deref().and_then(|digest| digest.get(7..19)).unwrap_or("-");
+        let place = format!("run {}.{}", run.attempt, run.step);
+        row(&place, &format!("{task} {digest} {outcome}"));
+    }
+    if let Some(result) = &job.result {
+        let _ = writeln!(text, "result\n{}", lines(result));
+    }
+    text
+}
+
+/// Returns a text whose lines move no cursor.
+fn lines(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| render::line_of(usize::MAX, line)).collect();
+    lines.join("\n")
+}

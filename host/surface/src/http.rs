@@ -1,0 +1,115 @@
+//! Jobs as JSON over HTTP.
+//!
+//! Every answer is JSON, also where something went wrong; only the content of files is
+//! what it is. Whoever is connected is the operator, unless a header narrows it to a
+//! session, which then is all there is.
+
+mod ask;
+mod host;
+mod jobs;
+mod output;
+mod readers;
+mod serve;
+mod sessions;
+
+use std::{future::pending, sync::Arc};
+
+use axum::{
+    Json, Router,
+    http::Uri,
+    response::{IntoResponse, Response},
+    routing::{delete, get, post, put},
+};
+use tokio::sync::watch;
+
+use self::readers::Readers;
+pub use self::{
+    ask::{BODY_BYTES, SESSION_HEADER},
+    serve::serve,
+};
+use crate::{
+    api::Api,
+    error::{Failure, Reason},
+};
+
+/// Returns what answers requests to a host.
+pub fn router(api: Api) -> Router {
+    // Nobody will tell it to close.
+    routes(Surface::new(api, watch::channel(false).1))
+}
+
+fn routes(surface: Surface) -> Router {
+    Router::new()
+        .route("/v1/jobs", post(jobs::spawn).get(jobs::list))
+        .route("/v1/jobs/{id}", get(jobs::look).delete(jobs::remove))
+        .route("/v1/jobs/{id}/output", get(output::read))
+        .route("/v1/jobs/{id}/stop", post(jobs::stop))
+        .route("/v1/jobs/{id}/retry", post(jobs::retry))
+        .route("/v1/jobs/{id}/answer", post(jobs::answer))
+        .route("/v1/jobs/{id}/files", get(jobs::files))
+        .route("/v1/jobs/{id}/files/{*path}", get(jobs::file))
+        .route("/v1/prune", post(host::prune))
+        .route("/v1/backup", post(host::backup))
+        .route("/v1/health", get(host::health))
+        .route("/v1/sessions/{id}", put(sessions::open))
+        .route("/v1/sessions/{id}", delete(sessions::remove))
+        .route("/v1/sessions/{id}/entries", get(sessions::entries).post(sessions::append))
+        .route("/v1/sessions/{id}/owed", get(sessions::owed))
+        .route("/v1/sessions/{id}/settle", post(sessions::settle))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .with_state(surface)
+}
+
+/// What the routes share.
+#[derive(Clone)]
+struct Surface {
+    api: Api,
+    readers: Arc<Readers>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Surface {
+    fn new(api: Api, closing: watch::Receiver<bool>) -> Self {
+        Self { api, readers: Arc::default(), closing }
+    }
+
+    /// Waits until what waits is to answer with what there is.
+    async fn closing(&self) {
+        let mut closing = self.closing.clone();
+        if closing.wait_for(|is_closing| *is_closing).await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+async fn no_route(uri: Uri) -> Failure {
+    let path: String = uri.path().chars().take(256).collect();
+    Failure::new(Reason::NoRoute, format!("there is no {path}"))
+}
+
+async fn no_method(uri: Uri) -> Failure {
+    let path: String = uri.path().chars().take(256).collect();
+    Failure::new(Reason::NoMethod, format!("{path} takes no such requests"))
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = self.reason.status();
+        if status.is_server_error() {
+            tracing::warn!(code = self.reason.code(), "a request failed: {self}");
+        }
+        (status, Json(self.reply())).into_response()
+    }
+}
+
+/// Drives what changes something to its end, also where who asked for it goes away.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|error| {
+        tracing::error!("a request was not done: {error}");
+        Err(Failure::new(Reason::Internal, "the host failed over it"))
+    })
+}

@@ -1,0 +1,105 @@
+//! Sessions, what is written down for them, and what is owed to them.
+
+use std::time::{Duration, SystemTime};
+
+use axum::{Json, extract::State};
+use backlot_jobs::{Body, Entry};
+
+use super::{
+    Surface,
+    ask::{Asked, Named, Sent, Who},
+    to_the_end,
+};
+use crate::{
+    error::Failure,
+    wire::{
+        DeleteQuery, DeliveryReply, EntriesQuery, EntriesReply, EntryReply, EntryRequest,
+        EntryView, PruneReply, SessionView, SettleReply, SettleRequest, check_session,
+    },
+};
+
+/// How many entries are read where nothing was said, and at most.
+const ENTRIES: usize = 100;
+const ENTRIES_MOST: usize = 1_000;
+/// How long jobs have to stop where nothing was said: some of them have a grace.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub(super) async fn open(
+    State(surface): State<Surface>,
+    who: Who,
+    Named(name): Named,
+) -> Result<Json<SessionView>, Failure> {
+    check_session(&name)?;
+    let session = who.session(&name)?;
+    let opened = surface.api.manager.open_session(session).await?;
+    Ok(Json(SessionView::of(&opened)))
+}
+
+pub(super) async fn remove(
+    State(surface): State<Surface>,
+    who: Who,
+    Named(name): Named,
+    Asked(query): Asked<DeleteQuery>,
+) -> Result<Json<PruneReply>, Failure> {
+    let session = who.session(&name)?;
+    let manager = surface.api.manager;
+    let grace = query.grace_ms.map_or(GRACE, Duration::from_millis);
+    let grace = grace.min(manager.config().max_wait);
+    let by = who.name();
+    let delete = async move { Ok(manager.delete_session(&session, &by, grace).await?) };
+    let removed = to_the_end(delete).await?;
+    Ok(Json(PruneReply { removed: removed.len() }))
+}
+
+pub(super) async fn entries(
+    State(surface): State<Surface>,
+    who: Who,
+    Named(name): Named,
+    Asked(query): Asked<EntriesQuery>,
+) -> Result<Json<EntriesReply>, Failure> {
+    let session = who.session(&name)?;
+    let most = query.limit.unwrap_or(ENTRIES).min(ENTRIES_MOST);
+    let entries = surface.api.manager.entries(&session, query.after, most).await?;
+    let next = entries.last().map_or(query.after, |(number, _)| *number);
+    Ok(Json(EntriesReply { entries: entries.into_iter().map(EntryView::of).collect(), next }))
+}
+
+pub(super) async fn append(
+    State(surface): State<Surface>,
+    who: Who,
+    Named(name): Named,
+    Sent(request): Sent<EntryRequest>,
+) -> Result<Json<EntryReply>, Failure> {
+    request.check()?;
+    let session = who.session(&name)?;
+    let EntryRequest { id, target, text } = request;
+    let entry = Entry { id, target, body: Body::Text(text), at_ms: now_ms() };
+    let number = surface.api.manager.append(&session, entry).await?;
+    Ok(Json(EntryReply { number }))
+}
+
+pub(super) async fn owed(
+    State(surface): State<Surface>,
+    who: Who,
+    Named(name): Named,
+) -> Result<Json<DeliveryReply>, Failure> {
+    let session = who.session(&name)?;
+    let owed = surface.api.manager.owed(&session).await?;
+    Ok(Json(owed.map(DeliveryReply::of).unwrap_or_default()))
+}
+
+pub(super) async fn settle(
+    State(surface): State<Surface>,
+    who: Who,
+    Named(name): Named,
+    Sent(request): Sent<SettleRequest>,
+) -> Result<Json<SettleReply>, Failure> {
+    let session = who.session(&name)?;
+    let settled = surface.api.manager.settle(&session, &request.ids).await?;
+    Ok(Json(SettleReply { settled }))
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}

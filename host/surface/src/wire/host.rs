@@ -1,0 +1,325 @@
+//! The host, what is done to all of its jobs, their files, and what goes wrong.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+use backlot_jobs::{
+    Census, Health,
+    files::{FileEntry, Listing},
+};
+use data_encoding::BASE64;
+use serde::{Deserialize, Serialize};
+
+use super::spawn::absolute;
+use crate::error::Failure;
+
+/// Which host this is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAbout {
+    /// The number of its process.
+    pub pid: u32,
+    /// What it is, with its version.
+    pub program: String,
+    /// Its plugin folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugins: Option<String>,
+    /// Its policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Since when it runs.
+    pub since_ms: u64,
+}
+
+/// How a host is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthReply {
+    /// Which host.
+    pub host: HostAbout,
+    /// Its jobs by where they stand.
+    pub jobs: JobCounts,
+    /// Changes that could not be written yet and are tried again.
+    pub unwritten: usize,
+    /// Why the last one could not be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// Reports that panicked.
+    pub report_panics: u64,
+}
+
+impl HealthReply {
+    pub(crate) fn of(host: HostAbout, health: Health) -> Self {
+        let Health { census, unwritten, trouble, report_panics } = health;
+        Self { host, jobs: JobCounts::of(census), unwritten, trouble, report_panics }
+    }
+}
+
+/// How many jobs there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCounts {
+    /// Waiting for a place or their time.
+    pub queued: u64,
+    /// The earliest time that one waits for; 0 where it waits for a place alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_due_ms: Option<u64>,
+    /// With a run under way.
+    pub working: u64,
+    /// Waiting for a person.
+    pub input_required: u64,
+    /// Ended.
+    pub ended: u64,
+    /// Ended, and the ending is owed to somebody.
+    pub owed: u64,
+}
+
+impl JobCounts {
+    fn of(census: Census) -> Self {
+        let Census { queued, next_due_ms, working, input_required, ended, owed } = census;
+        Self { queued, next_due_ms, working, input_required, ended, owed }
+    }
+}
+
+/// Asks for jobs that have ended to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PruneRequest {
+    /// How many are kept; as many as the host is set up for where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u64>,
+    /// How long they are kept; as the host is set up where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
+}
+
+/// Jobs are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PruneReply {
+    /// How many, with those below them.
+    pub removed: usize,
+}
+
+/// Asks for a copy of all that is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupRequest {
+    /// Where to, as an absolute path.
+    pub to: PathBuf,
+}
+
+impl BackupRequest {
+    /// Checks what the types cannot say.
+    ///
+    /// # Errors
+    ///
+    /// When the path is not absolute.
+    pub fn check(&self) -> Result<(), Failure> {
+        absolute("to", &self.to)
+    }
+}
+
+/// The files that a job has left.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesReply {
+    /// The files, by path.
+    pub files: Vec<FileView>,
+    /// Whether there may be others.
+    pub has_more: bool,
+}
+
+impl FilesReply {
+    /// Returns what was listed.
+    pub fn of(listing: &Listing) -> Self {
+        let files = listing.files.iter().map(FileView::of).collect();
+        Self { files, has_more: listing.has_more }
+    }
+}
+
+/// A file that a job has left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileView {
+    /// Its path from the work folder on.
+    #[serde(flatten)]
+    pub name: FileName,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was changed last. Guests can set it.
+    pub modified_ms: i64,
+}
+
+impl FileView {
+    fn of(entry: &FileEntry) -> Self {
+        let FileEntry { path, bytes, modified_ms } = entry;
+        Self { name: FileName::of(path), bytes: *bytes, modified_ms: *modified_ms }
+    }
+}
+
+/// The path of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileName {
+    /// As text, where it is UTF-8.
+    Path(String),
+    /// In base64, where it is not.
+    PathBase64(String),
+}
+
+impl FileName {
+    fn of(path: &Path) -> Self {
+        match path.to_str() {
+            Some(text) => Self::Path(text.to_owned()),
+            None => Self::PathBase64(BASE64.encode(path.as_os_str().as_bytes())),
+        }
+    }
+
+    /// Returns the path; an empty one where it is none.
+    pub fn to_path(&self) -> PathBuf {
+        match self {
+            Self::Path(text) => text.into(),
+            Self::PathBase64(text) => {
+                let bytes = BASE64.decode(text.as_bytes()).unwrap_or_default();
+                OsStr::from_bytes(&bytes).into()
+            }
+        }
+    }
+}
+
+/// Something went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorReply {
+    /// What.
+    pub error: ErrorBody,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// In a word, for programs.
+    pub code: String,
+    /// In words, for people.
+    pub message: String,
+    /// What to do about it, where the message does not say so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{error::Reason, wire::tests::check};
+
+    #[test]
+    fn how_a_host_is_doing() {
+        let host = HostAbout {
+            pid: 7,
+            program: "backlot 0.1.0".into(),
+            plugins: Some("/plugins".into()),
+            policy: None,
+            since_ms: 5,
+        };
+        let census = Census {
+            queued: 1,
+            next_due_ms: Some(9),
+            working: 2,
+            input_required: 3,
+            ended: 4,
+            owed: 5,
+        };
+        let trouble = Some("no space".to_owned());
+        let health = Health { census, unwritten: 6, trouble, report_panics: 7 };
+        check(
+            &HealthReply::of(host, health),
+            r#"
+{
+  "host": {
+    "pid": 7,
+    "program": "backlot 0.1.0",
+    "plugins": "/plugins",
+    "since_ms": 5
+  },
+  "jobs": {
+    "queued": 1,
+    "next_due_ms": 9,
+    "working": 2,
+    "input_required": 3,
+    "ended": 4,
+    "owed": 5
+  },
+  "unwritten": 6,
+  "trouble": "no space",
+  "report_panics": 7
+}"#,
+        );
+    }
+
+    #[test]
+    fn jobs_are_pruned_and_copied() {
+        let prune = PruneRequest { keep: Some(1), age_ms: Some(2) };
+        check(&prune, "{\n  \"keep\": 1,\n  \"age_ms\": 2\n}");
+        check(&PruneRequest::default(), "{}");
+        check(&PruneReply { removed: 3 }, "{\n  \"removed\": 3\n}");
+        let backup = BackupRequest { to: "/b.db".into() };
+        check(&backup, "{\n  \"to\": \"/b.db\"\n}");
+        backup.check().unwrap();
+        BackupRequest { to: "b.db".into() }.check().unwrap_err();
+    }
+
+    #[test]
+    fn files_have_any_names() {
+        let file = |path: &[u8]| {
+            let path = OsStr::from_bytes(path).into();
+            FileEntry { path, bytes: 5, modified_ms: -1 }
+        };
+        let listing = Listing { files: vec![file(b"a/b"), file(b"\xff")], has_more: true };
+        let reply = FilesReply::of(&listing);
+        check(
+            &reply,
+            r#"
+{
+  "files": [
+    {
+      "path": "a/b",
+      "bytes": 5,
+      "modified_ms": -1
+    },
+    {
+      "path_base64": "/w==",
+      "bytes": 5,
+      "modified_ms": -1
+    }
+  ],
+  "has_more": true
+}"#,
+        );
+        for (shown, file) in reply.files.iter().zip(listing.files) {
+            assert_eq!(shown.name.to_path(), file.path);
+        }
+    }
+
+    #[test]
+    fn what_goes_wrong() {
+        let failure = Failure::new(Reason::Exhausted, "had 3 of 3");
+        check(
+            &failure.reply(),
+            r#"
+{
+  "error": {
+    "code": "exhausted",
+    "message": "had 3 of 3",
+    "hint": "spawn the work anew if it is to be tried again"
+  }
+}"#,
+        );
+        let hinted = failure.with_hint("ask ann").reply();
+        assert_eq!(hinted.error.hint.as_deref(), Some("ask ann"));
+        let plain = Failure::new(Reason::Full, "full").reply();
+        check(
+            &plain,
+            "{\n  \"error\": {\n    \"code\": \"full\",\n    \"message\": \"full\"\n  }\n}",
+        );
+        assert_eq!(plain.exit(), 3);
+        let newer = r#"{"error":{"code":"something new","message":"","more":1}}"#;
+        assert_eq!(serde_json::from_str::<ErrorReply>(newer).unwrap().exit(), 1);
+    }
+}
