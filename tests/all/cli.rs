@@ -272,7 +272,7 @@ fn json_is_one_event_a_line() {
         ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(
         events[0],
-        serde_json::json!({"event":"started","id":"ticker-1","kind":"ticker","label":"two"})
+        serde_json::json!({"event":"started","id":"ticker-1","kind":"ticker","label":"two","job":events[0]["job"]})
     );
     let last = &events.last().unwrap()["task"];
     assert_eq!(
