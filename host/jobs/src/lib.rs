@@ -65,7 +65,7 @@ pub use spawn::{Spawn, SpawnError, StartAt};
 pub use stop::{StopError, StopReply};
 pub use store::{
     Census, Change, ChangeError, Changed, Head, Limits, MemoryStore, Page, Query, Refused, Rows,
-    Scope, Spawned, SqliteOptions, SqliteStats, SqliteStore, Store, StoreError, restore,
+    Scope, Spawned, SqliteOptions, SqliteStats, SqliteStore, Store, StoreError, contract, restore,
 };
 pub use tree::TreeError;
 pub use world::{

@@ -14,6 +14,7 @@ use crate::{
     session::{Entry, Session},
 };
 
+pub mod contract;
 mod memory;
 mod sqlite;
 
