@@ -401,8 +401,7 @@ pub async fn j2_finalize_is_a_compare_and_set(handles: &Handles) {
     let job = spawn(store, spawned("chat")).await;
     let run = job.run();
     let changes = (0..32).map(|number: u32| {
-        let ending =
-            if number % 2 == 0 { Ending::Completed } else { Ending::Failed(Failure::Work) };
+        let ending = if number < 16 { Ending::Completed } else { Ending::Failed(Failure::Work) };
         let said = Report {
             result: Some(format!("result {number}")),
             state: Some(format!("state {number}")),

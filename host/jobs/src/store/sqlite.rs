@@ -44,12 +44,15 @@ pub use self::backup::restore;
 /// without blocking.
 pub struct SqliteStore {
     orders: mpsc::UnboundedSender<Order>,
-    thread: Arc<Mutex<Option<JoinHandle<Result<(), StoreError>>>>>,
+    thread: Arc<Mutex<Option<Thread>>>,
     readers: Arc<Readers>,
     counters: Arc<Counters>,
     /// Why nothing is written, where the store was opened for reading.
     read_only: Option<StoreError>,
 }
+
+/// The thread that writes. It ends with what came of its closing.
+type Thread = JoinHandle<Result<(), StoreError>>;
 
 /// How a database is used.
 #[derive(Clone, Debug)]
@@ -223,7 +226,7 @@ fn file_of(path: &Path, options: &SqliteOptions) -> Result<PathBuf, StoreError> 
     if options.vfs.is_some() { Ok(path.to_owned()) } else { backup::absolute(path) }
 }
 
-fn join(thread: &Mutex<Option<JoinHandle<Result<(), StoreError>>>>) -> Result<(), StoreError> {
+fn join(thread: &Mutex<Option<Thread>>) -> Result<(), StoreError> {
     let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
     thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(StoreError::Closed)))
 }
@@ -293,6 +296,7 @@ impl Readers {
 impl Store for SqliteStore {
     fn change(&self, change: Change) -> BoxFuture<'_, Result<Changed, ChangeError>> {
         let (answer, answered) = oneshot::channel();
+        let change = Box::new(change);
         // It is handed over before anybody awaits it, so that nobody can take it back. A
         // bound would only have callers wait elsewhere, and lose what they wait with.
         let sent = match &self.read_only {

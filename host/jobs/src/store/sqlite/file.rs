@@ -203,6 +203,8 @@ fn connect_as(
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         // What turns out to be damaged is not written to when it is closed.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        // A statement is planned once, and not for each value that it is given.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         if to == Use::Reading {
             connection.pragma_update(None, "query_only", true)?;
             connection.pragma_update(None, "cache_size", -4_096)?;

@@ -29,7 +29,7 @@ pub(super) struct Held {
 /// What the writer remembers.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Jobs that have not ended. Those in the older half go when the newer is full.
+    /// Those in the older half go when the newer is full.
     newer: HashMap<JobId, Held>,
     older: HashMap<JobId, Held>,
     sessions: HashMap<SessionId, Session>,
@@ -53,9 +53,9 @@ impl Memory {
         self.newer.get(&id).or_else(|| self.older.get(&id))
     }
 
-    /// Remembers a job, unless it is large, or is not likely to change again.
+    /// Remembers a job, unless it is large.
     pub(super) fn keep(&mut self, sequence: i64, job: &Job) {
-        if job.status().is_terminal() || size_of(job) > LARGE {
+        if size_of(job) > LARGE {
             self.drop_job(job.id);
             return;
         }
@@ -128,9 +128,10 @@ fn shift(count: usize, is_more: bool) -> usize {
 fn size_of(job: &Job) -> usize {
     let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let spec = &job.spec;
-    let asked = match &job.phase {
+    let in_phase = match &job.phase {
         Phase::InputRequired { question, .. } => question.prompt.len() + length(&question.schema),
-        _ => 0,
+        Phase::Ended { ended, .. } => length(&ended.result),
+        Phase::Queued { .. } | Phase::Working { .. } => 0,
     };
     spec.input.len()
         + length(&spec.grant)
@@ -139,5 +140,5 @@ fn size_of(job: &Job) -> usize {
         + length(&job.stage.answer)
         + length(&job.stage.last_failure)
         + length(&job.state)
-        + asked
+        + in_phase
 }

@@ -148,7 +148,12 @@ impl Tables<'_> {
             )?;
         }
         self.write_result(sequence, result_of(&old), result_of(job))?;
-        self.memory.keep(sequence, job);
+        if job.status().is_terminal() && job.debt.is_none() {
+            // Hardly anything happens to it any more.
+            self.memory.drop_job(job.id);
+        } else {
+            self.memory.keep(sequence, job);
+        }
         Ok(())
     }
 
@@ -217,7 +222,7 @@ impl Tables<'_> {
             if let Some(count) = self.memory.live_in_all {
                 return Ok(count);
             }
-            let sql = "SELECT count(*) FROM job WHERE status IN (1, 2)";
+            let sql = "SELECT count(*) FROM job WHERE status BETWEEN 1 AND 2";
             let count = self.count(sql, [])?;
             self.memory.live_in_all = Some(count);
             return Ok(count);
@@ -225,7 +230,7 @@ impl Tables<'_> {
         if let Some(count) = self.memory.live.get(session) {
             return Ok(*count);
         }
-        let sql = "SELECT count(*) FROM job WHERE parent = ?1 AND status IN (1, 2)";
+        let sql = "SELECT count(*) FROM job WHERE parent = ?1 AND status BETWEEN 1 AND 2";
         let count = self.count(sql, params![session.as_str()])?;
         if count > 0 {
             self.memory.live.insert(session.clone(), count);
@@ -286,9 +291,9 @@ impl Tables<'_> {
         Ok(ids.collect::<Result<_, _>>()?)
     }
 
-    fn to_prune(&mut self, before_ms: u64, keep: u64, limit: usize) -> Result<Vec<JobId>, Fault> {
+    fn oldest(&mut self, before_ms: u64, keep: u64, limit: usize) -> Result<Vec<JobId>, Fault> {
         // What is owed is passed over, and counts all the same.
-        const OLDEST: &str = "SELECT ended_ms, seq, id, 0 FROM job
+        const ALL_ENDED: &str = "SELECT ended_ms, seq, id, 0 FROM job
                  WHERE ended_ms IS NOT NULL AND owed = 0
              UNION ALL
              SELECT ended_ms, seq, id, 1 FROM job
@@ -296,7 +301,7 @@ impl Tables<'_> {
              ORDER BY 1, 2";
         let surplus = self.ended()?.saturating_sub(keep);
         let before_ms = stored(before_ms);
-        let mut statement = self.connection.prepare_cached(OLDEST)?;
+        let mut statement = self.connection.prepare_cached(ALL_ENDED)?;
         let (mut rows, mut due, mut place) = (statement.query([])?, Vec::new(), 0);
         while due.len() < limit
             && let Some(row) = rows.next()?
@@ -453,7 +458,7 @@ impl Rows for Tables<'_> {
         keep: u64,
         limit: usize,
     ) -> Result<Vec<JobId>, StoreError> {
-        let due = self.to_prune(before_ms, keep, limit);
+        let due = self.oldest(before_ms, keep, limit);
         self.told(due)
     }
 

@@ -28,6 +28,10 @@ const BATCH: usize = 256;
 /// From how much text on no change is added to those that share a sync, in bytes.
 const BATCH_TEXT: usize = 4 << 20;
 
+/// After how many changes the length of the log is looked at, or as much text: a change
+/// writes a few pages.
+const LOG_WATCHED: u64 = 256;
+
 /// From how many pages on the log is copied into the database: 16 MiB.
 const LOG_COPIED: u64 = 4_096;
 
@@ -52,7 +56,7 @@ pub(super) enum Order {
 
 /// A change and who waits for it.
 pub(super) struct Submitted {
-    pub(super) change: Change,
+    pub(super) change: Box<Change>,
     pub(super) answer: oneshot::Sender<Result<Changed, ChangeError>>,
 }
 
@@ -76,6 +80,8 @@ pub(super) struct Writer {
     /// When another process has last written, as SQLite tells it.
     others: i64,
     counters: Arc<Counters>,
+    /// What was written since the length of the log was looked at, in changes.
+    unwatched: u64,
     /// From how many pages on the log is copied next.
     copied_from: u64,
     /// From how many pages on its readers are awaited next.
@@ -106,6 +112,7 @@ impl Writer {
             memory: Memory::default(),
             others: 0,
             counters,
+            unwatched: 0,
             copied_from: LOG_COPIED,
             awaited_from: LOG_AWAITED,
             broken: None,
@@ -143,7 +150,7 @@ impl Writer {
         if batch.is_empty() {
             return;
         }
-        let changes: Vec<&Change> = batch.iter().map(|submitted| &submitted.change).collect();
+        let changes: Vec<&Change> = batch.iter().map(|submitted| &*submitted.change).collect();
         let answers = match self.together(&changes) {
             Ok(changed) => changed.into_iter().map(|it| it.map_err(ChangeError::from)).collect(),
             Err(Failed::Begin(error)) => {
@@ -156,6 +163,7 @@ impl Writer {
                 changes.iter().map(|change| self.alone(change)).collect::<Vec<_>>()
             }
         };
+        self.unwatched += changes.iter().map(|change| weight_of(change)).sum::<u64>();
         for (submitted, answer) in batch.drain(..).zip(answers) {
             // Whoever asked may be gone; the change stays.
             let _ = submitted.answer.send(answer);
@@ -261,6 +269,10 @@ impl Writer {
 
     /// Copies the log into the database when it is long, so that it can be begun anew.
     fn copy_log(&mut self) {
+        if self.unwatched < LOG_WATCHED {
+            return;
+        }
+        self.unwatched = 0;
         // A copy that is not made now is made later, and a damaged file shows elsewhere.
         let Ok(pages) = self.checkpoint("NOOP") else { return };
         self.counters.log_pages.fetch_max(pages, Relaxed);
@@ -321,6 +333,14 @@ fn each(
     }
     tables.finish()?;
     Ok(changed)
+}
+
+/// Returns how many changes of the usual size a change is like.
+fn weight_of(change: &Change) -> u64 {
+    match change {
+        Change::Delete { .. } | Change::Remove { .. } | Change::Prune { .. } => LOG_WATCHED,
+        change => 1 + text_of(change) as u64 / (16 << 10),
+    }
 }
 
 /// Returns how much of a change may be long, in bytes.
