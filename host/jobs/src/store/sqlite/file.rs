@@ -123,8 +123,8 @@ fn reading_of(file: &Path, options: &SqliteOptions) -> Result<Reading, StoreErro
         return Ok(Reading::Protected);
     }
     // Without its log, the file is what it was some time ago.
-    let log = beside(file, "-wal");
-    if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+    if has_log(file) {
+        let log = beside(file, "-wal");
         let why = format!(
             "its last changes are in {}, which cannot be read where nothing can be written: copy \
              both to where you may write",
@@ -149,8 +149,8 @@ fn is_there(file: &Path) -> Result<bool, StoreError> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Taken for that of the new file, it would be played into it.
-            let log = beside(file, "-wal");
-            if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+            if has_log(file) {
+                let log = beside(file, "-wal");
                 let why = format!("it is gone, and only {} is left of it", log.display());
                 return Err(damaged(&why));
             }
@@ -158,6 +158,11 @@ fn is_there(file: &Path) -> Result<bool, StoreError> {
         }
         Err(error) => Err(StoreError::Io { path: file.to_owned(), why: error.to_string() }),
     }
+}
+
+/// Tells whether there are changes that are not in the file itself yet.
+fn has_log(file: &Path) -> bool {
+    fs::metadata(beside(file, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
 /// Makes an empty store. It is whole before it has its name.
@@ -271,8 +276,14 @@ pub(super) fn look_over(
             None => return Err(damaged(format!("`{name}` is missing from it"))),
         }
     }
+    let page = header("page_size")?.cast_unsigned();
     let pages = page_count(connection).map_err(|error| tell(error.into()))?;
-    if pages.saturating_mul(header("page_size")?.cast_unsigned()) <= options.check_up_to {
+    let length = fs::metadata(file).map_or(0, |found| found.len());
+    // A crash may leave a part of a page where the log has the whole of it.
+    if length.checked_rem(page).is_some_and(|rest| rest > 0) && !has_log(file) {
+        return Err(damaged("it ends in the middle of a page".to_owned()));
+    }
+    if pages.saturating_mul(page) <= options.check_up_to {
         check(connection, "quick_check(1)").map_err(tell)?.map_err(damaged)?;
     }
     Ok(format as u32)
