@@ -5,6 +5,12 @@
 //! loaded machine proves nothing. `BACKLOT_BENCH_ENDED` is how many jobs are in the
 //! store that is compared with an empty one.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a benchmark ends where something is missing"
+)]
+
 use std::{
     env, fs,
     hint::black_box,

@@ -1,6 +1,12 @@
 //! The SQLite store and its file: what it makes of files that are not as they should
 //! be, what is left of it after a crash, and how it gets on with others.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail where something is missing"
+)]
+
 use std::{
     collections::BTreeMap,
     fs,

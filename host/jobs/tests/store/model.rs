@@ -160,7 +160,7 @@ async fn is_possible(store: &dyn Store, change: &Change) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn both_stores_answer_alike(steps in prop::collection::vec((step(), 0..40_u8), 1..120)) {

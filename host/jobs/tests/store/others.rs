@@ -69,17 +69,17 @@ async fn one_change_that_cannot_be_made_fails_no_other() {
     let changes = [
         spawning(10),
         spawning(11),
-        happening(2, bad.clone()),
         spawning(12),
         happening(11, bad.clone()),
-        happening(99, bad),
+        happening(99, bad.clone()),
+        happening(2, bad),
         spawning(13),
     ];
     let changes: Vec<_> = changes.into_iter().map(|change| store.change(change)).collect();
     drop(lock);
     let mut results = join_all(changes).await;
-    assert!(matches!(results.remove(5), Err(ChangeError::Refused(_))));
-    let damaged = results.remove(2).unwrap_err();
+    let damaged = results.remove(5).unwrap_err();
+    assert!(matches!(results.remove(4), Err(ChangeError::Refused(_))));
     assert!(matches!(damaged, ChangeError::Store(StoreError::Damaged { .. })), "{damaged}");
     for changed in results {
         changed.unwrap();
@@ -88,6 +88,11 @@ async fn one_change_that_cannot_be_made_fails_no_other() {
     assert_eq!(job.status(), Status::Completed);
     let census = store.census().await.unwrap();
     assert_eq!((census.working, census.ended), (3, 4));
+    // What was undone is not counted as live either.
+    let limits = Limits { per_session: 4, ..LIMITS };
+    let new = |id| Change::Spawn(Box::new(Spawned { limits, ..spawned(id, "chat") }));
+    make(&store, new(20)).await;
+    assert!(matches!(store.change(new(21)).await, Err(ChangeError::Refused(_))));
 }
 
 #[tokio::test]
