@@ -808,3 +808,297 @@ impl Run {
         Self { ended_ms: Some(now_ms), outcome: Some(outcome.to_owned()), ..self.clone() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: u64 = 7;
+
+    fn run(number: u128) -> Run {
+        Run {
+            id: RunId::from_bits(number),
+            kind: Kind::new("grep").unwrap(),
+            cause: Cause::Spawn,
+            attempt: 1,
+            step: 0,
+            task: None,
+            code: None,
+            started_ms: 1,
+            ended_ms: None,
+            outcome: None,
+        }
+    }
+
+    fn over(number: u128) -> Run {
+        Run { ended_ms: Some(5), outcome: Some("over".into()), ..run(number) }
+    }
+
+    fn job(phase: Phase) -> Job {
+        let kind = Kind::new("grep").unwrap();
+        let spec = Spec {
+            kind: kind.clone(),
+            input: "input".into(),
+            label: "look".into(),
+            parent: "chat".into(),
+            incarnation: 1,
+            grant: None,
+            inherit: None,
+            parent_run: None,
+            entry: None,
+            key: None,
+            max_attempts: 2,
+            retry: None,
+            pinned: None,
+            schedule: None,
+            announced: true,
+        };
+        let stage = Stage {
+            kind: None,
+            input: None,
+            cause: Cause::Spawn,
+            last_failure: None,
+            answer: None,
+        };
+        Job {
+            id: JobId::from_bits(1),
+            spec: Arc::new(spec),
+            depth: 1,
+            phase,
+            stage,
+            attempt: 1,
+            step: 0,
+            continuations: 0,
+            state: Some("old".into()),
+            code: vec![Code { kind, digest: "sha".into(), generation: 1 }],
+            stop: None,
+            detail: Some("half".into()),
+            debt: None,
+            endings: 0,
+            created_ms: 1,
+            updated_ms: 5,
+        }
+    }
+
+    fn ended(ending: Ending) -> Job {
+        let (summary, result) = ("before".to_owned(), Some("result".to_owned()));
+        let ended = Ended { ending, summary, result, at_ms: 5 };
+        let endings = 1;
+        Job { endings, ..job(Phase::Ended { ended, last: Some(over(1)) }) }
+    }
+
+    fn stopping(after_step: bool) -> StopRequest {
+        StopRequest { by: "first".into(), why: Some("late".into()), at_ms: 4, after_step }
+    }
+
+    fn states() -> Vec<(&'static str, Job)> {
+        let queued = |wait, last| job(Phase::Queued { wait, place: 3, last });
+        let working = || job(Phase::Working { run: run(1) });
+        let question = Question { prompt: "which?".into(), schema: None };
+        let failed = ended(Ending::Failed(Failure::Work));
+        vec![
+            ("queued for a place", queued(Wait::Place, None)),
+            ("queued for a time", queued(Wait::Time { due_ms: 9 }, None)),
+            ("queued for a retry", queued(Wait::Retry { due_ms: 9 }, Some(over(1)))),
+            ("queued by cron", queued(Wait::Cron { due_ms: 9 }, None)),
+            ("working", working()),
+            ("working, to stop", Job { stop: Some(stopping(false)), ..working() }),
+            ("working, to stop after the step", Job { stop: Some(stopping(true)), ..working() }),
+            ("working, the last attempt", Job { attempt: 2, ..working() }),
+            ("asking", job(Phase::InputRequired { question, last: over(1) })),
+            ("completed", ended(Ending::Completed)),
+            ("failed", failed.clone()),
+            ("failed, owed", Job { debt: Some(DeliveryId::new(failed.id, 1)), ..failed.clone() }),
+            ("failed, the last attempt", Job { attempt: 2, ..failed }),
+            ("cancelled", ended(Ending::Cancelled)),
+        ]
+    }
+
+    fn events() -> Vec<(&'static str, Event)> {
+        let id = RunId::from_bits;
+        let report = |ending| Report {
+            ending,
+            result: Some("new result".into()),
+            detail: Some("said".into()),
+            state: Some("new".into()),
+            again_ms: None,
+            told: false,
+        };
+        let failed = report(Ending::Failed(Failure::Work));
+        let finished = |run: Option<u128>, report| Event::Finished { run: run.map(id), report };
+        let step = NextStep {
+            kind: Some(Kind::new("checksum").unwrap()),
+            input: "more".into(),
+            state: None,
+        };
+        let advanced = |run| Event::Advanced {
+            run: id(run),
+            outcome: "completed".into(),
+            next: id(8),
+            step: step.clone(),
+        };
+        let asked = |run| Event::Asked {
+            run: id(run),
+            outcome: "completed".into(),
+            question: Question { prompt: "and now?".into(), schema: None },
+            state: Some("new".into()),
+        };
+        let stop = |after_step| StopRequest {
+            by: "second".into(),
+            why: Some("enough".into()),
+            at_ms: 6,
+            after_step,
+        };
+        let code = Code { kind: Kind::new("grep").unwrap(), digest: "other".into(), generation: 2 };
+        let launched = |run| Event::Launched {
+            run: id(run),
+            task: Some("grep/1".into()),
+            code: Some(code.clone()),
+        };
+        let settled =
+            |number| Event::Settled { delivery: DeliveryId::new(JobId::from_bits(1), number) };
+        vec![
+            ("started", Event::Started { run: id(8) }),
+            ("fired", Event::Fired { due_ms: 20 }),
+            ("launched", launched(1)),
+            ("launched, another run", launched(9)),
+            ("completed", finished(Some(1), report(Ending::Completed))),
+            (
+                "completed, told",
+                finished(Some(1), Report { told: true, ..report(Ending::Completed) }),
+            ),
+            ("completed, no run", finished(None, report(Ending::Completed))),
+            ("completed, another run", finished(Some(9), report(Ending::Completed))),
+            ("failed", finished(Some(1), failed.clone())),
+            ("failed, again later", finished(Some(1), Report { again_ms: Some(30), ..failed })),
+            ("cancelled", finished(Some(1), report(Ending::Cancelled))),
+            ("advanced", advanced(1)),
+            ("advanced, another run", advanced(9)),
+            ("asked", asked(1)),
+            ("asked, another run", asked(9)),
+            ("answered", Event::Answered { run: id(8), answer: "that".into() }),
+            ("retried", Event::Retried { run: id(8) }),
+            ("stop", Event::StopRequested { stop: stop(false) }),
+            ("stop after the step", Event::StopRequested { stop: stop(true) }),
+            ("rewritten", Event::Rewritten { run: id(1), state: "new".into() }),
+            ("rewritten, another run", Event::Rewritten { run: id(9), state: "new".into() }),
+            ("settled", settled(1)),
+            ("settled, another ending", settled(2)),
+        ]
+    }
+
+    /// Shows where a job stands, and what about it is not as it was.
+    fn show(old: &Job, result: &Result<Next, Lost>) -> String {
+        let Next { job, past } = match result {
+            Ok(next) => next,
+            Err(lost) => return lost.to_string(),
+        };
+        let number = |run: &Run| run.id.bits();
+        let mut shown = match &job.phase {
+            Phase::Queued { wait, place, last } => {
+                format!("queued for {wait:?} at {place} after {:?}", last.as_ref().map(number))
+            }
+            Phase::Working { run } => format!(
+                "working on run {} of {}, attempt {}, step {}, by {:?}, as {:?}",
+                number(run),
+                run.kind,
+                run.attempt,
+                run.step,
+                run.cause,
+                run.task
+            ),
+            Phase::InputRequired { question, last } => {
+                format!("asking {:?} after {}", question.prompt, number(last))
+            }
+            Phase::Ended { ended, last } => {
+                assert_eq!(ended.at_ms, if old.ended().is_some() { 5 } else { NOW_MS });
+                let (summary, result) = (&ended.summary, &ended.result);
+                let last = last.as_ref().map(number);
+                format!("{}: {summary}, {result:?}, after {last:?}", job.status())
+            }
+        };
+        let mut add = |what: &str, was: String, is: String| {
+            if was != is {
+                shown += &format!("; {what} {is}");
+            }
+        };
+        let optional = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
+        let outcome = |job: &Job| job.last_run().and_then(|run| run.outcome.clone());
+        add("outcome", optional(&outcome(old)), optional(&outcome(job)));
+        add(
+            "past",
+            String::new(),
+            past.as_ref().map_or(String::new(), |run| {
+                format!("{} {}", run.id.bits(), optional(&run.outcome))
+            }),
+        );
+        add("attempt", old.attempt.to_string(), job.attempt.to_string());
+        add("step", old.step.to_string(), job.step.to_string());
+        add("continuations", old.continuations.to_string(), job.continuations.to_string());
+        add("state", optional(&old.state), optional(&job.state));
+        add("input", old.stage_input().into(), job.stage_input().into());
+        add("failure", optional(&old.stage.last_failure), optional(&job.stage.last_failure));
+        add("answer", optional(&old.stage.answer), optional(&job.stage.answer));
+        add("detail", optional(&old.detail), optional(&job.detail));
+        let code = |job: &Job| match &job.code[..] {
+            [] => "-".to_owned(),
+            code => code.iter().map(|code| code.digest.as_str()).collect(),
+        };
+        add("code", code(old), code(job));
+        let stop = |job: &Job| match &job.stop {
+            None => "-".to_owned(),
+            Some(stop) if stop.after_step => format!("by {} after the step", stop.by),
+            Some(stop) => format!("by {}", stop.by),
+        };
+        add("stop", stop(old), stop(job));
+        let debt = |job: &Job| {
+            job.debt.as_ref().map_or("-".to_owned(), |debt| {
+                debt.parts().map_or_else(String::new, |(_, number)| number.to_string())
+            })
+        };
+        add("debt", debt(old), debt(job));
+        add("endings", old.endings.to_string(), job.endings.to_string());
+        add("updated", NOW_MS.to_string(), job.updated_ms.to_string());
+        shown
+    }
+
+    #[test]
+    fn j2_every_event_in_every_state() {
+        let mut table = String::new();
+        for (name, job) in states() {
+            table += &format!("{name}\n");
+            for (event_name, event) in events() {
+                let shown = show(&job, &next(&job, &event, NOW_MS));
+                table += &format!("  {event_name} -> {shown}\n");
+            }
+        }
+        assert!(table == include_str!("job.table.txt"), "job.table.txt should be:\n{table}");
+    }
+
+    #[test]
+    fn c68_no_time_of_a_job_goes_back() {
+        for (_, job) in states() {
+            for (_, event) in events() {
+                if let Ok(Next { job: new, past }) = next(&job, &event, 2) {
+                    assert_eq!(new.updated_ms, job.updated_ms);
+                    let runs = [past.as_ref(), new.last_run()].into_iter().flatten();
+                    let times =
+                        runs.map(|run| run.ended_ms).chain([new.ended().map(|it| it.at_ms)]);
+                    assert!(times.flatten().all(|at_ms| at_ms >= job.updated_ms), "{new:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn j1_what_a_job_was_spawned_with_stays() {
+        for (_, job) in states() {
+            for (_, event) in events() {
+                if let Ok(Next { job: new, .. }) = next(&job, &event, NOW_MS) {
+                    assert_eq!((new.id, &new.spec, new.created_ms), (job.id, &job.spec, 1));
+                    assert!(new.debt.is_none() || new.ended().is_some(), "{new:?}");
+                }
+            }
+        }
+    }
+}
