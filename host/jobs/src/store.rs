@@ -15,10 +15,12 @@ use crate::{
 };
 
 pub mod contract;
+mod faulty;
 mod memory;
 mod sqlite;
 
 pub use self::{
+    faulty::FaultyStore,
     memory::MemoryStore,
     sqlite::{SqliteOptions, SqliteStats, SqliteStore, restore},
 };
