@@ -39,6 +39,8 @@ pub(crate) fn plan(
     config: &Config,
     moment: Moment,
 ) -> Event {
+    // It ends what was looked at, and nothing that has come since.
+    let observed = outcome.run.or_else(|| job.last_run().map(|run| run.id));
     let own = || own_ending(job, outcome, has_steps, config);
     let failed = |detail: String| Report {
         ending: Ending::Failed(Failure::Work),
@@ -62,7 +64,7 @@ pub(crate) fn plan(
         }
         Some(Ok(following)) => {
             let (Phase::Working { run }, line) = (&job.phase, text::outcome(&own())) else {
-                return Event::Finished { run: outcome.run, report: own() };
+                return Event::Finished { run: observed, report: own() };
             };
             return match following {
                 Following::Proceed(step) => {
@@ -71,12 +73,12 @@ pub(crate) fn plan(
                 Following::Ask { question, state } => {
                     Event::Asked { run: run.id, outcome: line, question, state }
                 }
-                Following::End { .. } => Event::Finished { run: outcome.run, report: own() },
+                Following::End { .. } => Event::Finished { run: observed, report: own() },
             };
         }
     };
     let again_ms = retry::again_ms(job, report.ending, moment.now_ms, moment.chance);
-    Event::Finished { run: outcome.run, report: Report { again_ms, ..report } }
+    Event::Finished { run: observed, report: Report { again_ms, ..report } }
 }
 
 /// Returns how the job ends where the run's own ending decides.

@@ -9,7 +9,7 @@ use backlot_registry::{Caller, SessionId};
 use crate::{
     id::DeliveryId,
     job::{Event, Job, Lost},
-    manager::Manager,
+    manager::{Inner, Manager},
     notify,
     store::{ChangeError, Refused, StoreError},
 };
@@ -79,10 +79,16 @@ impl Manager {
     ///
     /// When the store cannot be written; the ending is told again then.
     pub async fn delivered(&self, job: &Job) -> Result<(), StoreError> {
+        self.inner.delivered(job).await
+    }
+}
+
+impl Inner {
+    pub(crate) async fn delivered(&self, job: &Job) -> Result<(), StoreError> {
         let Some(delivery) = job.debt.clone() else { return Ok(()) };
-        match self.inner.happen(job.id, Event::Settled { delivery }).await {
+        match self.happen(job.id, Event::Settled { delivery }).await {
             Ok(_) => {
-                self.inner.report(|| self.inner.world.reports.on_result_delivered(job));
+                self.report(|| self.world.reports.on_result_delivered(job));
                 Ok(())
             }
             // It was tried again, or told by somebody else.

@@ -1,21 +1,19 @@
 //! One live job, from the launch of a run to the end of the last that follows it.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    collections::HashMap,
+    sync::{MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use futures::FutureExt as _;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     continuation::{Moment, is_asked, plan},
     id::{JobId, RunId},
-    job::{Ending, Event, Failure, Job, Lost, Phase, Report, Status},
-    manager::{Inner, Manager, chance, new_run},
+    job::{Code, Ending, Event, Failure, Job, Lost, Phase, Report, Status},
+    manager::{Inner, Manager, chance, guarded, new_run},
     retry,
     store::{ChangeError, Refused, StoreError},
     world::{Following, How, LaunchError, Launched, RunEnding, RunOutcome, Stop},
@@ -27,130 +25,229 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 
 impl Manager {
     /// Tells that a run of a job has ended, for launchers that learn of it by themselves:
-    /// the future that [`Launched`] has does the same. Returns once it is written.
+    /// the future that [`Launched`] has does the same, and is not waited for any more.
+    /// Returns once it is written.
     ///
     /// An outcome that names no run ends the attempt that the job is on, and nothing
     /// follows it. What comes too late changes nothing.
     pub async fn run_finished(&self, job: JobId, outcome: RunOutcome) {
-        let inner = self.inner.clone();
+        let (inner, busy) = (self.inner.clone(), self.inner.busy());
         // Whoever tells it may go away; the outcome stays.
         let told = self.inner.runtime.spawn(async move {
-            let Some(read) = inner.insist(|| inner.store.job(job)).await else { return };
-            if let Some(read) = read
-                && let Some((next, run)) = inner.ended(read, outcome).await
-            {
-                inner.drive(next, run, None).await;
+            let _busy = busy;
+            let Some(Some(read)) = inner.insist(|| inner.store.job(job)).await else { return };
+            let run = outcome.run.or(read.run());
+            if let Some((next, run)) = inner.ended(read, outcome).await {
+                inner.launch(next, run, None);
+            }
+            if let Some(run) = run {
+                inner.forget(run);
             }
         });
         // It is the runtime's if it panics.
         let _ = told.await;
+    }
+
+    /// Replaces what is recorded of where a job stands, while the run goes on that has
+    /// learned it, and returns the job.
+    ///
+    /// # Errors
+    ///
+    /// When the job is not on that run any more, or it cannot be written.
+    pub async fn rewrite(&self, id: JobId, run: RunId, state: String) -> Result<Job, ChangeError> {
+        self.inner.happen(id, Event::Rewritten { run, state }).await
     }
 }
 
 /// What a launch came to, for whoever asked for it.
 pub(crate) type FirstLaunch = oneshot::Sender<Result<(), LaunchError>>;
 
+/// A run that was launched.
+pub(crate) struct Driven {
+    job: JobId,
+    /// Whether somebody wants it to stop, as far as this manager knows.
+    is_stopped: bool,
+    /// Dropped once its end was told by others.
+    _over: oneshot::Sender<()>,
+}
+
+/// Why nothing is launched any more.
+const CLOSED: &str = "the host is shutting down";
+
+/// Follows a job over its runs, for as long as there is a manager.
+async fn drive(me: Weak<Inner>, mut job: Job, mut run: RunId, mut first: Option<FirstLaunch>) {
+    loop {
+        let Some(inner) = me.upgrade() else { return };
+        if inner.is_closed() && first.is_none() {
+            inner.interrupt(&job, run).await;
+            return;
+        }
+        let launched = match inner.is_closed() {
+            true => Err(LaunchError::Unavailable(CLOSED.to_owned())),
+            false => {
+                let launcher = inner.world.launcher.clone();
+                // However long it takes, it keeps no manager.
+                drop(inner);
+                let launch = guarded(async { launcher.launch(&job, run).await }).await;
+                launch.unwrap_or(Err(LaunchError::Unavailable("the launcher panicked".to_owned())))
+            }
+        };
+        // Where the manager is gone, its runs are their launcher's.
+        let Some(inner) = me.upgrade() else { return };
+        let launched = match launched {
+            Ok(launched) => launched,
+            Err(error) => {
+                // Where nobody deals with it, it is dealt with here.
+                let unheard = match first.take() {
+                    None => Some(error),
+                    Some(first) => first.send(Err(error)).err().and_then(Result::err),
+                };
+                if let Some(error) = unheard {
+                    inner.launch_failed(&job, run, &error, false).await;
+                }
+                return;
+            }
+        };
+        if let Some(first) = first.take() {
+            // Whoever asked may have gone.
+            let _ = first.send(Ok(()));
+        }
+        let Launched { task, code, ended } = launched;
+        let mut ended = Box::pin(guarded(ended));
+        let over = inner.follow(job.id, run);
+        let at_once = (&mut ended).now_or_never();
+        inner.note_launch(job.id, run, task, code, at_once.is_some()).await;
+        drop(inner);
+        let outcome = match at_once {
+            Some(outcome) => outcome,
+            None => tokio::select! {
+                biased;
+                outcome = ended => outcome,
+                _ = over => return,
+            },
+        };
+        let Some(inner) = me.upgrade() else { return };
+        let outcome = outcome.unwrap_or_else(|| RunOutcome {
+            run: Some(run),
+            ending: RunEnding::Failed,
+            detail: Some("the launcher lost the run: it panicked".to_owned()),
+            output: None,
+        });
+        let next = inner.ended(job, outcome).await;
+        inner.forget(run);
+        match next {
+            None => return,
+            Some((next, next_run)) => (job, run) = (next, next_run),
+        }
+    }
+}
+
 impl Inner {
     /// Drives a job that is on a run which was not launched yet, on a task of its own.
     ///
     /// Where somebody waits for the launch, a launch that fails is theirs to deal with.
     pub(crate) fn launch(&self, job: Job, run: RunId, first: Option<FirstLaunch>) {
-        let Some(inner) = self.me.upgrade() else { return };
-        let driving = inner.driving();
+        let (me, busy) = (self.me.clone(), self.busy());
         self.runtime.spawn(async move {
-            inner.drive(job, run, first).await;
-            drop(driving);
+            let _busy = busy;
+            drive(me, job, run, first).await;
         });
     }
 
-    async fn drive(self: Arc<Self>, mut job: Job, mut run: RunId, mut first: Option<FirstLaunch>) {
-        loop {
-            let outcome = match self.launched(&job, run).await {
-                Ok(launched) => {
-                    if let Some(first) = first.take() {
-                        // Whoever asked may have gone.
-                        let _ = first.send(Ok(()));
-                    }
-                    self.outcome(&job, run, launched).await
-                }
-                Err(error) => {
-                    if let Some(first) = first.take() {
-                        // Where nobody deals with it any more, it is dealt with here.
-                        if let Err(Err(error)) = first.send(Err(error)) {
-                            self.launch_failed(&job, run, &error, false).await;
-                        }
-                        return;
-                    }
-                    self.launch_failed(&job, run, &error, false).await;
-                    return;
-                }
-            };
-            match self.ended(job, outcome).await {
-                None => return,
-                Some((next, next_run)) => (job, run) = (next, next_run),
-            }
-            if self.is_closed.load(Ordering::Acquire) {
-                self.finish(job.id, Some(run), shut_down(&job, self.now_ms())).await;
-                return;
-            }
+    fn driven(&self) -> MutexGuard<'_, HashMap<RunId, Driven>> {
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a run was launched. What is returned resolves once its end was told by
+    /// others.
+    fn follow(&self, job: JobId, run: RunId) -> oneshot::Receiver<()> {
+        let (_over, over) = oneshot::channel();
+        self.driven().insert(run, Driven { job, is_stopped: false, _over });
+        over
+    }
+
+    fn forget(&self, run: RunId) {
+        self.driven().remove(&run);
+    }
+
+    /// Notes that the run of a job is wanted to stop.
+    pub(crate) fn heed_stop(&self, job: &Job) {
+        if let (Some(_), Some(run)) = (&job.stop, job.run())
+            && let Some(driven) = self.driven().get_mut(&run)
+        {
+            driven.is_stopped = true;
         }
     }
 
-    /// Launches the run. A launcher that panics has not launched it.
-    async fn launched(&self, job: &Job, run: RunId) -> Result<Launched, LaunchError> {
-        let launch = async { self.world.launcher.launch(job, run).await };
-        match std::panic::AssertUnwindSafe(launch).catch_unwind().await {
-            Ok(launched) => launched,
-            Err(_) => Err(LaunchError::Unavailable("the launcher panicked".to_owned())),
-        }
+    fn is_stopped(&self, run: RunId) -> bool {
+        self.driven().get(&run).is_some_and(|driven| driven.is_stopped)
     }
 
-    /// Writes down what was launched, stops it if its job has ended meanwhile, and
-    /// returns how it ended.
-    async fn outcome(&self, job: &Job, run: RunId, launched: Launched) -> RunOutcome {
-        let Launched { task, code, ended } = launched;
-        let mut ended = std::panic::AssertUnwindSafe(ended).catch_unwind();
-        let at_once = (&mut ended).now_or_never();
-        let is_news = task.is_some() || code.is_some();
-        if is_news {
-            let event = Event::Launched { run, task, code };
-            self.look(job.id, run, self.happen(job.id, event).await).await;
-        } else if at_once.is_none() {
-            let read = self.store.job(job.id).await.map_err(ChangeError::from);
-            let read = read.and_then(|read| Ok(read.ok_or(Refused::NoJob(job.id))?));
-            self.look(job.id, run, read).await;
-        }
-        let outcome = match at_once {
-            Some(outcome) => outcome,
-            None => ended.await,
+    /// Drops the runs of jobs that are gone: nobody is left who could stop them.
+    pub(crate) fn drop_runs_of(&self, jobs: &[JobId]) {
+        let runs: Vec<(JobId, RunId)> = {
+            let driven = self.driven();
+            let runs = driven.iter().filter(|(_, driven)| jobs.contains(&driven.job));
+            runs.map(|(run, driven)| (driven.job, *run)).collect()
         };
-        outcome.unwrap_or_else(|_| RunOutcome {
-            run: Some(run),
-            ending: RunEnding::Failed,
-            detail: Some("the launcher lost the run: it panicked".to_owned()),
-            output: None,
-        })
+        let Some(inner) = self.me.upgrade().filter(|_| !runs.is_empty()) else { return };
+        self.runtime.spawn(async move {
+            for (job, run) in runs {
+                let stop = Stop { job, run, how: How::Force, request: None };
+                if let Err(why) = inner.ask_to_stop(stop).await {
+                    tracing::warn!(%job, "a run whose job was deleted goes on: {why}");
+                }
+            }
+        });
     }
 
-    /// Stops a run that was launched for nothing: its job has ended, or went on without
-    /// it, or is wanted to stop by somebody whom it was not there to hear.
-    async fn look(&self, id: JobId, run: RunId, read: Result<Job, ChangeError>) {
-        let request = match read {
-            Ok(job) if job.run() != Some(run) => job.stop,
-            Ok(job) => match job.stop {
-                Some(stop) if !stop.after_step => Some(stop),
-                _ => return,
-            },
-            Err(ChangeError::Refused(_)) => None,
-            Err(ChangeError::Store(error)) => {
-                // The run goes on; that it was launched is told by its end.
-                tracing::warn!(job = %id, "what was launched could not be written: {error}");
-                return;
+    /// Ends a job whose run is not launched because the host shuts down.
+    async fn interrupt(&self, job: &Job, run: RunId) {
+        let ending = Ending::Failed(Failure::Interrupted);
+        let chance = chance().unwrap_or_default();
+        let report = Report {
+            ending,
+            result: None,
+            detail: Some(format!("interrupted: {CLOSED}")),
+            state: None,
+            again_ms: retry::again_ms(job, ending, self.now_ms(), chance),
+            told: false,
+        };
+        self.finish(job.id, Some(run), report).await;
+    }
+
+    /// Writes down what was launched, and stops it if its job has ended meanwhile, or went
+    /// on without it, or is wanted to stop by somebody whom it was not there to hear.
+    async fn note_launch(
+        &self,
+        id: JobId,
+        run: RunId,
+        task: Option<String>,
+        code: Option<Code>,
+        has_ended: bool,
+    ) {
+        let is_news = task.is_some() || code.is_some();
+        if !is_news && has_ended {
+            return;
+        }
+        let event = Event::Launched { run, task, code };
+        let read = self.insist(|| async {
+            match is_news {
+                true => unless_refused(self.happen(id, event.clone()).await),
+                false => self.store.job(id).await,
             }
+        });
+        let Some(read) = read.await else { return };
+        let request = match read {
+            Some(job) if job.run() != Some(run) => job.stop,
+            Some(Job { stop: Some(stop), .. }) if !stop.after_step => Some(stop),
+            Some(_) if self.is_closed() => None,
+            Some(_) => return,
+            None => None,
         };
         let stop = Stop { job: id, run, how: How::Ask, request };
-        if let Err(why) = self.world.launcher.stop(stop).await {
-            tracing::warn!(job = %id, "a run whose job has ended does not stop: {why}");
+        if let Err(why) = self.ask_to_stop(stop).await {
+            tracing::warn!(job = %id, "a run that is not wanted does not stop: {why}");
         }
     }
 
@@ -191,30 +288,28 @@ impl Inner {
         report: Report,
     ) -> Option<Job> {
         let event = Event::Finished { run, report };
-        let written = self.insist(|| async {
-            match self.happen(job, event.clone()).await {
-                Ok(job) => Ok(Some(job)),
-                Err(ChangeError::Refused(refused)) => {
-                    tracing::debug!(%job, "an ending came too late: {refused}");
-                    Ok(None)
-                }
-                Err(ChangeError::Store(error)) => Err(error),
-            }
-        });
+        let written =
+            self.insist(|| async { unless_refused(self.happen(job, event.clone()).await) });
         written.await.flatten()
     }
 
     /// Does what follows a run's end. Returns the job and its next run, which is to be
     /// launched, if there is one.
     async fn ended(&self, job: Job, outcome: RunOutcome) -> Option<(Job, RunId)> {
-        if self.is_gone.load(Ordering::Acquire) {
-            return None;
-        }
-        let has_steps = self.world.follow.has_steps(&job);
+        // A hook that panics at that is asked what follows, and has failed.
+        let has_steps = guarded(async { self.world.follow.has_steps(&job) }).await;
+        let has_steps = has_steps.unwrap_or(true);
         let mut job = job;
-        if has_steps {
-            // Somebody may want it to stop by now, and then nothing more is asked.
-            job = self.insist(|| self.store.job(job.id)).await??;
+        // Somebody may want it to stop by now, and then nothing more is asked, and what
+        // the host has ended counts as stopped. Else it stands as it did at the launch.
+        if has_steps || outcome.ending == RunEnding::Interrupted {
+            loop {
+                job = self.insist(|| self.store.job(job.id)).await??;
+                let run = job.run().filter(|run| job.stop.is_none() && self.is_stopped(*run));
+                if run.is_none() {
+                    break;
+                }
+            }
         }
         let is_late = outcome.run.is_some() && job.run() != outcome.run;
         if is_late && job.status() != Status::InputRequired {
@@ -246,11 +341,8 @@ impl Inner {
 
     /// Asks what follows. A hook that panics has failed.
     async fn asked(&self, job: &Job, outcome: &RunOutcome) -> Result<Following, String> {
-        let after = async { self.world.follow.after(job, outcome).await };
-        match std::panic::AssertUnwindSafe(after).catch_unwind().await {
-            Ok(following) => following,
-            Err(_) => Err("what follows could not be told: it panicked".to_owned()),
-        }
+        let after = guarded(async { self.world.follow.after(job, outcome).await }).await;
+        after.unwrap_or(Err("what follows could not be told: it panicked".to_owned()))
     }
 
     /// Puts a job on its next run, or has it wait for a person. What cannot be written,
@@ -264,9 +356,11 @@ impl Inner {
     ) -> Option<(Job, RunId)> {
         let deadline = Instant::now() + self.config.patience;
         let mut wait = AGAIN.0;
+        let owing = self.owing();
         let why = loop {
             match self.happen(job.id, event.clone()).await {
                 Ok(job) => {
+                    self.note_trouble(None);
                     return matches!(&job.phase, Phase::Working { run } if run.id == next)
                         .then_some((job, next));
                 }
@@ -283,9 +377,12 @@ impl Inner {
                     }
                 }
             }
-            sleep(wait).await;
+            if !self.pause(wait).await {
+                break CLOSED.to_owned();
+            }
             wait = (wait * 2).min(AGAIN.1);
         };
+        drop(owing);
         self.finish(job.id, outcome.run, failed(format!("it could not go on: {why}"))).await;
         None
     }
@@ -299,11 +396,6 @@ impl Inner {
         let owing = self.owing();
         let mut wait = AGAIN.0;
         loop {
-            // Registered before the attempt, so that no closing falls between.
-            let closing = self.closing.notified();
-            if self.is_gone.load(Ordering::Acquire) {
-                return None;
-            }
             match attempt().await {
                 Ok(done) => {
                     drop(owing);
@@ -315,20 +407,12 @@ impl Inner {
                     self.note_trouble(Some(error.to_string()));
                 }
             }
-            tokio::select! {
-                () = sleep(wait) => {}
-                () = closing => return None,
+            if !self.pause(wait).await {
+                return None;
             }
             wait = (wait * 2).min(AGAIN.1);
         }
     }
-}
-
-/// Returns the report of a job between two runs whose host shuts down.
-fn shut_down(job: &Job, now_ms: u64) -> Report {
-    let ending = Ending::Failed(Failure::Interrupted);
-    let again_ms = retry::again_ms(job, ending, now_ms, chance().unwrap_or_default());
-    Report { ending, again_ms, ..failed("host shutdown".to_owned()) }
 }
 
 /// Returns the report of a failure that is nobody's work.
@@ -340,5 +424,17 @@ fn failed(detail: String) -> Report {
         state: None,
         again_ms: None,
         told: false,
+    }
+}
+
+/// Takes what came too late for nothing.
+fn unless_refused(changed: Result<Job, ChangeError>) -> Result<Option<Job>, StoreError> {
+    match changed {
+        Ok(job) => Ok(Some(job)),
+        Err(ChangeError::Refused(refused)) => {
+            tracing::debug!("it came too late: {refused}");
+            Ok(None)
+        }
+        Err(ChangeError::Store(error)) => Err(error),
     }
 }

@@ -448,6 +448,8 @@ pub enum Event {
     },
     /// The person has answered.
     Answered {
+        /// The run that led to the question.
+        asked: RunId,
         /// The run that follows.
         run: RunId,
         /// The answer.
@@ -639,7 +641,9 @@ pub fn next(job: &Job, event: &Event, now_ms: u64) -> Result<Next, Lost> {
             new.job.phase = Phase::InputRequired { question, last };
             new.job.keep(state.as_ref());
         }
-        (Phase::InputRequired { last, .. }, Event::Answered { run, answer }) => {
+        (Phase::InputRequired { last, .. }, Event::Answered { asked, run, answer })
+            if last.id == *asked =>
+        {
             new.past = Some(last.clone());
             new.job.answer(answer.clone());
             new.job.begin(*run, now_ms);
@@ -677,6 +681,10 @@ pub fn next(job: &Job, event: &Event, now_ms: u64) -> Result<Next, Lost> {
         }
         (_, Event::Settled { .. }) => return Err(Lost::NotOwed),
         (_, Event::Retried { .. }) => return Err(Lost::NotFailed { status: job.status() }),
+        // It is another question by now.
+        (Phase::InputRequired { .. }, Event::Answered { .. }) => {
+            return Err(Lost::Moved { status: job.status(), run: None });
+        }
         (_, Event::Answered { .. }) => return Err(Lost::NotAsked { status: job.status() }),
         (_, Event::Started { .. } | Event::Fired { .. }) => {
             return Err(Lost::NotQueued { status: job.status() });
@@ -976,7 +984,11 @@ mod tests {
             ("advanced, another run", advanced(9)),
             ("asked", asked(1)),
             ("asked, another run", asked(9)),
-            ("answered", Event::Answered { run: id(8), answer: "that".into() }),
+            ("answered", Event::Answered { asked: id(1), run: id(8), answer: "that".into() }),
+            (
+                "answered, another question",
+                Event::Answered { asked: id(9), run: id(8), answer: "that".into() },
+            ),
             ("retried", Event::Retried { run: id(8) }),
             ("stop", Event::StopRequested { stop: stop(false) }),
             ("stop after the step", Event::StopRequested { stop: stop(true) }),

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use backlot_registry::{Caller, SessionId};
 use futures::future::join_all;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     id::{JobId, Prefix, SHORT},
     job::{Job, Run, Status},
-    manager::Manager,
+    manager::{Manager, guarded},
     resume::Hand,
     store::{Page, Query, StoreError},
 };
@@ -43,7 +43,7 @@ impl Manager {
     /// no longer than [`Config::max_wait`](crate::Config::max_wait).
     ///
     /// Where whoever the job works for has its ending in hand with that, the ending is
-    /// settled.
+    /// settled, as far as the store can write it.
     ///
     /// # Errors
     ///
@@ -68,10 +68,24 @@ impl Manager {
                 break job;
             }
         };
-        if hand == Hand::Model {
-            self.delivered(&job).await?;
+        if hand == Hand::Model && job.debt.is_some() {
+            self.settle_apart(job.clone()).await;
         }
         Ok(job)
+    }
+
+    /// Settles an ending that is in hand with this. A store that cannot write, or not
+    /// now, keeps nobody from reading; what is not settled is told again.
+    async fn settle_apart(&self, job: Job) {
+        let (inner, busy) = (self.inner.clone(), self.inner.busy());
+        let settled = self.inner.runtime.spawn(async move {
+            let _busy = busy;
+            if let Err(error) = inner.delivered(&job).await {
+                tracing::warn!(job = %job.id, "an ending in hand was not settled: {error}");
+            }
+        });
+        // It goes on all the same.
+        let _ = timeout(self.inner.config.outcome_wait, settled).await;
     }
 
     /// Returns a part of the jobs that the caller may see, the newest first, without
@@ -106,10 +120,10 @@ impl Manager {
         let found = self.inner.store.find(prefix).await?;
         match (found.as_slice(), caller) {
             ([], _) => Err(unknown()),
-            ([id], caller) => {
-                self.get(*id, caller).await.map_err(|_| unknown())?;
-                Ok(*id)
-            }
+            ([id], caller) => match self.get(*id, caller).await {
+                Err(LookError::Unknown(_)) => Err(unknown()),
+                got => Ok(got?.id),
+            },
             (_, Caller::Operator) => Err(LookError::Ambiguous(digits.to_owned())),
             // Of what others have nothing is told, also not that there is something.
             (_, caller) => {
@@ -143,10 +157,11 @@ impl Manager {
         let world = &self.inner.world;
         let progress = jobs.iter().map(|job| async move {
             let stands = match &job.state {
-                Some(_) => world.follow.render(job).await,
+                Some(_) => guarded(async { world.follow.render(job).await }).await.flatten(),
                 None => None,
             };
-            let says = job.run().and_then(|run| world.launcher.detail(job.id, run));
+            let detail = async { job.run().and_then(|run| world.launcher.detail(job.id, run)) };
+            let says = guarded(detail).await.flatten();
             match (stands, says.or_else(|| job.detail.clone())) {
                 (Some(stands), Some(says)) => Some(format!("{stands}: {says}")),
                 (stands, says) => stands.or(says),

@@ -1,7 +1,7 @@
 //! The manager: what its parts share, and how it begins and ends.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{HashMap, HashSet},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -12,20 +12,22 @@ use std::{
 };
 
 use backlot_registry::Caller;
-use futures::future::join_all;
+use futures::{FutureExt as _, future::join_all};
 use tokio::{
     runtime::Handle,
     sync::Notify,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
     config::Config,
+    drive::Driven,
     id::{self, JobId, NoRandom, RunId},
     job::{Event, Job, Status},
     recovery::Plan,
     steady::SteadyClock,
     store::{Census, Change, ChangeError, Changed, Query, Refused, Store, StoreError},
+    waiting::Waiting,
     world::World,
 };
 
@@ -37,18 +39,18 @@ use crate::{
 #[derive(Clone)]
 pub struct Manager {
     pub(crate) inner: Arc<Inner>,
-    _last: Arc<Last>,
+    _hold: Arc<Hold>,
 }
 
-/// Goes with the last handle, while runs that are followed keep what is shared.
-struct Last(Arc<Inner>);
+/// Ends the manager when the last of its handles is dropped. What goes on inside has the
+/// rest of it, but no hold on it.
+struct Hold(Arc<Inner>);
 
-impl Drop for Last {
+impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.is_gone.store(true, Ordering::Release);
         self.0.is_closed.store(true, Ordering::Release);
         self.0.turn.notify_one();
-        self.0.closing.notify_waiters();
+        self.0.give_up();
     }
 }
 
@@ -98,18 +100,19 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     /// Whoever waits for a job to change, by job.
     watched: Mutex<HashMap<JobId, Weak<Notify>>>,
-    /// The jobs that wait, with the time before which none starts; 0 for a place alone.
-    pub(crate) waiting: Mutex<BTreeSet<(u64, JobId)>>,
+    pub(crate) waiting: Mutex<Waiting>,
     /// Wakes what starts jobs that wait.
-    pub(crate) turn: Notify,
+    pub(crate) turn: Arc<Notify>,
+    /// The runs that were launched, until their end has been dealt with.
+    pub(crate) driven: Mutex<HashMap<RunId, Driven>>,
+    /// The jobs whose spawn has not returned yet.
+    pub(crate) first_launches: Mutex<HashSet<JobId>>,
+    busy: Arc<Busy>,
     unwritten: Mutex<(usize, Option<String>)>,
-    /// How many jobs have a run that is followed to its end.
-    driven: AtomicUsize,
-    pub(crate) all_written: Notify,
-    pub(crate) is_closed: AtomicBool,
-    /// Whether nothing is written any more.
-    pub(crate) is_gone: AtomicBool,
-    pub(crate) closing: Notify,
+    is_closed: AtomicBool,
+    /// Whether what cannot be written is not tried again any more.
+    has_given_up: AtomicBool,
+    giving_up: Notify,
     report_panics: AtomicU64,
 }
 
@@ -140,18 +143,20 @@ impl Manager {
             runtime: Handle::current(),
             watched: Mutex::default(),
             waiting: Mutex::default(),
-            turn: Notify::new(),
+            turn: Arc::default(),
+            driven: Mutex::default(),
+            first_launches: Mutex::default(),
+            busy: Arc::default(),
             unwritten: Mutex::default(),
-            driven: AtomicUsize::new(0),
-            all_written: Notify::new(),
             is_closed: AtomicBool::new(false),
-            is_gone: AtomicBool::new(false),
-            closing: Notify::new(),
+            has_given_up: AtomicBool::new(false),
+            giving_up: Notify::new(),
             report_panics: AtomicU64::new(0),
         });
         let recovered = inner.recover().await?;
         inner.runtime.spawn(Inner::start_those_due(inner.me.clone()));
-        Ok((Self { _last: Arc::new(Last(inner.clone())), inner }, recovered))
+        let _hold = Arc::new(Hold(inner.clone()));
+        Ok((Self { inner, _hold }, recovered))
     }
 
     /// Returns how the manager is doing.
@@ -192,21 +197,20 @@ impl Manager {
         self.inner.turn.notify_one();
     }
 
-    /// Ends it: no more runs are launched, and it is waited until those that are under way
-    /// have ended and that is written, for as long as the bound lasts. Whoever owns the
-    /// runs ends them. Returns whether all was written.
+    /// Ends it: no more runs are launched, and until the bound has passed it is waited for
+    /// those that are under way to end, and for their endings to be written. Whoever owns
+    /// the runs ends them. Returns whether all was written.
     pub async fn close(&self, bound: Duration) -> bool {
         let inner = &self.inner;
         self.refuse();
         let deadline = Instant::now() + bound;
         loop {
-            let written = inner.all_written.notified();
-            let is_idle = inner.driven.load(Ordering::Acquire) == 0 && inner.unwritten().0 == 0;
-            if is_idle {
+            let rested = inner.busy.at_rest.notified();
+            if inner.busy.count.load(Ordering::Acquire) == 0 {
                 return true;
             }
-            if timeout_at(deadline, written).await.is_err() {
-                inner.closing.notify_waiters();
+            if timeout_at(deadline, rested).await.is_err() {
+                inner.give_up();
                 return false;
             }
         }
@@ -225,7 +229,9 @@ impl Inner {
         }
         recovered.owed = owed.len();
         recovered.queued = plan.waiting.len();
-        self.waiting().extend(plan.waiting);
+        for (id, wait) in &plan.waiting {
+            self.waiting().insert(*id, wait);
+        }
         for events in plan.events.chunks(PAGE) {
             // All at once, so that a store can write them at once.
             let written = events.iter().map(|(job, event)| self.happen(*job, event.clone()));
@@ -279,8 +285,11 @@ impl Inner {
             }
             Changed::Removed(jobs) => {
                 if !jobs.is_empty() {
-                    jobs.iter().for_each(|job| self.wake(*job));
-                    self.waiting().retain(|(_, job)| !jobs.contains(job));
+                    for job in &jobs {
+                        self.waiting().remove(*job);
+                        self.wake(*job);
+                    }
+                    self.drop_runs_of(&jobs);
                     self.report(|| self.world.reports.on_removed(&jobs));
                     self.turn.notify_one();
                 }
@@ -299,9 +308,10 @@ impl Inner {
         let was_live = before.is_some_and(Status::is_live);
         match (before, status) {
             (_, Status::Queued) => self.wait_for(job),
-            (Some(Status::Queued), _) => self.waiting().retain(|(_, waiting)| *waiting != job.id),
+            (Some(Status::Queued), _) => self.waiting().remove(job.id),
             _ => {}
         }
+        self.heed_stop(job);
         if status.is_terminal() && !before.is_some_and(Status::is_terminal) {
             match job.debt.is_some() {
                 true => self.report(|| self.world.reports.on_finished(job)),
@@ -345,18 +355,37 @@ impl Inner {
         self.clock.now_ms()
     }
 
-    pub(crate) fn waiting(&self) -> MutexGuard<'_, BTreeSet<(u64, JobId)>> {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Counts something that has to come to its end before the manager is closed, until
+    /// what is returned is dropped.
+    pub(crate) fn busy(&self) -> Working {
+        self.busy.count.fetch_add(1, Ordering::AcqRel);
+        Working(self.busy.clone())
+    }
+
+    fn give_up(&self) {
+        self.has_given_up.store(true, Ordering::Release);
+        self.giving_up.notify_waiters();
+    }
+
+    /// Waits before something is tried again, and returns whether it still is to be.
+    pub(crate) async fn pause(&self, time: Duration) -> bool {
+        let given_up = self.giving_up.notified();
+        if self.has_given_up.load(Ordering::Acquire) {
+            return false;
+        }
+        timeout(time, given_up).await.is_err()
+    }
+
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unwritten(&self) -> MutexGuard<'_, (usize, Option<String>)> {
         self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a job whose run is followed, until the guard is dropped.
-    pub(crate) fn driving(self: &Arc<Self>) -> Driving {
-        self.driven.fetch_add(1, Ordering::AcqRel);
-        Driving(self.clone())
     }
 
     /// Counts a change that has to be written, until the guard is dropped.
@@ -384,7 +413,7 @@ impl Inner {
         notify
     }
 
-    fn wake(&self, job: JobId) {
+    pub(crate) fn wake(&self, job: JobId) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let notify = watched.get(&job).map(Weak::upgrade);
         match notify {
@@ -398,17 +427,6 @@ impl Inner {
     }
 }
 
-/// A job whose run is followed to its end.
-pub(crate) struct Driving(Arc<Inner>);
-
-impl Drop for Driving {
-    fn drop(&mut self) {
-        if self.0.driven.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.all_written.notify_waiters();
-        }
-    }
-}
-
 /// A change that is not written yet.
 pub(crate) struct Owing<'a>(&'a Inner);
 
@@ -416,11 +434,30 @@ impl Drop for Owing<'_> {
     fn drop(&mut self) {
         let mut unwritten = self.0.unwritten();
         unwritten.0 = unwritten.0.saturating_sub(1);
-        if unwritten.0 == 0 {
-            drop(unwritten);
-            self.0.all_written.notify_waiters();
+    }
+}
+
+/// How much is under way.
+#[derive(Default)]
+struct Busy {
+    count: AtomicUsize,
+    at_rest: Notify,
+}
+
+/// Something that is under way.
+pub(crate) struct Working(Arc<Busy>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.at_rest.notify_waiters();
         }
     }
+}
+
+/// Calls code of others. `None` when it panics.
+pub(crate) async fn guarded<T>(call: impl Future<Output = T>) -> Option<T> {
+    AssertUnwindSafe(call).catch_unwind().await.ok()
 }
 
 /// Returns a number from 0 to 1 by chance.
@@ -437,5 +474,41 @@ pub(crate) fn new_run() -> Result<RunId, NoRandom> {
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Manager").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LaunchError, Launched, Launcher, MemoryStore, Stop, Stopped};
+
+    struct Nothing;
+
+    impl Launcher for Nothing {
+        fn launch(
+            &self,
+            _: &Job,
+            _: RunId,
+        ) -> backlot_registry::BoxFuture<'_, Result<Launched, LaunchError>> {
+            Box::pin(async { Err(LaunchError::Unavailable("nothing is launched".into())) })
+        }
+
+        fn stop(&self, _: Stop) -> backlot_registry::BoxFuture<'_, Result<Stopped, String>> {
+            Box::pin(async { Ok(Stopped::Unknown) })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn j19_waits_that_were_dropped_leave_next_to_nothing() {
+        let (store, world) = (Arc::new(MemoryStore::new()), World::new(Arc::new(Nothing)));
+        let opened = Manager::open(store, world, Config::default()).await;
+        let inner = opened.unwrap().0.inner;
+        let held = inner.watch(JobId::from_bits(0));
+        for bits in 1..10_000 {
+            drop(inner.watch(JobId::from_bits(bits)));
+        }
+        assert!(Arc::ptr_eq(&held, &inner.watch(JobId::from_bits(0))));
+        let watched = inner.watched.lock().unwrap().len();
+        assert!(watched <= 129, "{watched}");
     }
 }

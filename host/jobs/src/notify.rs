@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{
     job::{Job, Status},
+    look::short_ids,
     text,
 };
 
@@ -19,13 +20,15 @@ const LABEL: usize = 80;
 /// Returns the message about those jobs: a line for each, and what to do about it.
 pub fn message(jobs: &[Job]) -> String {
     let mut message = NOTIFICATION_PREFIX.to_owned();
-    for job in jobs {
+    let ids = short_ids(&jobs.iter().map(|job| job.id).collect::<Vec<_>>());
+    for (place, (job, id)) in jobs.iter().zip(&ids).enumerate() {
         // What a line break in an output or a label would end is folded, so no line is
         // another's.
         let label = text::line(&job.spec.label, LABEL).replace('"', "'");
-        let id = job.id.short();
         let status = job.status();
-        let _ = write!(message, " Task \"{label}\" ({id}) {status}.");
+        // The first stands behind the prefix.
+        message.push_str(if place == 0 { " " } else { "" });
+        let _ = write!(message, "Task \"{label}\" ({id}) {status}.");
         if let Some(ended) = job.ended() {
             let summary = text::line(&ended.summary, SUMMARY);
             let is_whole = !summary.ends_with('…')

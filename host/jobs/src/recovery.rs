@@ -6,7 +6,7 @@
 
 use crate::{
     id::JobId,
-    job::{Ending, Event, Failure, Job, Phase, Report},
+    job::{Ending, Event, Failure, Job, Phase, Report, Wait},
     retry,
 };
 
@@ -15,8 +15,8 @@ use crate::{
 pub(crate) struct Plan {
     /// What happens to jobs that have no run any more.
     pub(crate) events: Vec<(JobId, Event)>,
-    /// Those that wait for a time, with the time; those that wait for a place have 0.
-    pub(crate) waiting: Vec<(u64, JobId)>,
+    /// Those that wait, and for what.
+    pub(crate) waiting: Vec<(JobId, Wait)>,
 }
 
 /// Why a job failed whose host stopped or crashed.
@@ -45,7 +45,7 @@ impl Plan {
                 };
                 self.events.push((job.id, Event::Finished { run: Some(run.id), report }));
             }
-            Phase::Queued { wait, .. } => self.waiting.push((wait.due_ms(), job.id)),
+            Phase::Queued { wait, .. } => self.waiting.push((job.id, wait.clone())),
             // A person may still answer.
             Phase::InputRequired { .. } | Phase::Ended { .. } => {}
         }

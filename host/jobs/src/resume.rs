@@ -1,14 +1,14 @@
 //! Going on with a job: one more attempt, or an answer to what it asks.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use backlot_registry::Caller;
 use tokio::sync::oneshot;
 
 use crate::{
     id::{JobId, NoRandom},
-    job::{Event, Job, Lost, Phase},
-    manager::{Inner, Manager, new_run},
+    job::{Event, Job, Lost, Phase, Status},
+    manager::{Inner, Manager, guarded, new_run},
     store::{ChangeError, Refused, StoreError},
     world::LaunchError,
 };
@@ -72,9 +72,7 @@ impl Manager {
         let inner = self.inner.clone();
         inner.find(id, caller).await?.ok_or(ResumeError::Unknown(id))?;
         let run = new_run()?;
-        let event = Event::Retried { run };
-        let resumed = self.inner.runtime.spawn(async move { inner.resume(id, event, hand).await });
-        resumed.await.unwrap_or(Err(ResumeError::Closed))
+        inner.resume_apart(id, Event::Retried { run }, hand).await
     }
 
     /// Answers what a job asks, and returns it once its next run is under way.
@@ -92,21 +90,37 @@ impl Manager {
     ) -> Result<Job, ResumeError> {
         let inner = self.inner.clone();
         let job = inner.find(id, caller).await?.ok_or(ResumeError::Unknown(id))?;
-        let Phase::InputRequired { question, .. } = &job.phase else {
+        let Phase::InputRequired { question, last } = &job.phase else {
             let status = job.status();
             return Err(ResumeError::Refused(Refused::Lost(Lost::NotAsked { status })));
         };
-        let checked = inner.world.follow.check_answer(question, &answer).await;
-        checked.map_err(ResumeError::Answer)?;
-        let event = Event::Answered { run: new_run()?, answer };
-        let resumed = self.inner.runtime.spawn(async move { inner.resume(id, event, hand).await });
-        resumed.await.unwrap_or(Err(ResumeError::Closed))
+        let check = async { inner.world.follow.check_answer(question, &answer).await };
+        let checked = guarded(check).await;
+        checked.unwrap_or(Err("its check panicked".to_owned())).map_err(ResumeError::Answer)?;
+        // What was checked is an answer to this question, and to no later one.
+        let event = Event::Answered { asked: last.id, run: new_run()?, answer };
+        inner.resume_apart(id, event, hand).await
     }
 }
 
 impl Inner {
+    /// Resumes a job on a task of its own: whoever asked may go away halfway.
+    async fn resume_apart(
+        self: Arc<Self>,
+        id: JobId,
+        event: Event,
+        hand: Hand,
+    ) -> Result<Job, ResumeError> {
+        let (inner, busy) = (self.clone(), self.busy());
+        let resumed = self.runtime.spawn(async move {
+            let _busy = busy;
+            inner.resume(id, event, hand).await
+        });
+        resumed.await.unwrap_or(Err(ResumeError::Closed))
+    }
+
     async fn resume(&self, id: JobId, event: Event, hand: Hand) -> Result<Job, ResumeError> {
-        if self.is_closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             return Err(ResumeError::Closed);
         }
         let job = self.happen(id, event).await?;
@@ -116,8 +130,11 @@ impl Inner {
         match launched.await {
             Ok(Ok(())) => Ok(job),
             Ok(Err(error)) => {
-                self.launch_failed(&job, run, &error, hand == Hand::Model).await;
-                Err(ResumeError::Launch(error))
+                match self.launch_failed(&job, run, &error, hand == Hand::Model).await {
+                    // Its policy tries that again.
+                    Some(job) if job.status() == Status::Queued => Ok(job),
+                    _ => Err(ResumeError::Launch(error)),
+                }
             }
             Err(_) => Err(ResumeError::Closed),
         }

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Ending, Failure, Job};
+use crate::{
+    job::{Ending, Failure, Job},
+    waiting::NEVER,
+};
 
 /// What is tried again without being asked, and when. How often is a matter of the
 /// job's attempts.
@@ -75,7 +78,7 @@ pub(crate) fn again_ms(job: &Job, ending: Ending, now_ms: u64, chance: f64) -> O
     let Ending::Failed(failure) = ending else { return None };
     let policy = job.spec.retry.as_ref()?;
     let is_due = policy.on.contains(&failure) && job.attempt < job.spec.max_attempts;
-    is_due.then(|| now_ms.saturating_add(policy.wait_ms(job.attempt, chance)))
+    is_due.then(|| now_ms.saturating_add(policy.wait_ms(job.attempt, chance)).min(NEVER))
 }
 
 #[cfg(test)]

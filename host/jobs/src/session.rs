@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::JobId,
-    job::{Job, Status},
+    job::{Job, Phase, Status},
     serial,
 };
 
@@ -79,21 +79,38 @@ impl Entry {
     /// Returns the entry that tells where a job stands, under the one that it was
     /// spawned by; `None` where it was spawned by none.
     pub(crate) fn of(job: &Job, now_ms: u64) -> Option<Self> {
-        let target = job.spec.entry.clone()?;
         let status = job.status();
-        Some(Self {
-            // Told again, it is the same entry.
-            id: format!("{}.{}.{}.{status}", job.id, job.attempt, job.step),
-            target: Some(target),
-            body: Body::Job(JobCard {
-                job: job.id,
-                label: job.spec.label.clone(),
-                status,
-                attempt: job.attempt,
-                summary: job.summary().map(Into::into),
-            }),
-            at_ms: now_ms,
-        })
+        // A job may wait before a run and after it.
+        let again = match &job.phase {
+            Phase::Queued { last: Some(_), .. } => ".again",
+            _ => "",
+        };
+        // Told again, it is the same entry.
+        let id = format!("{}.{}.{}.{status}{again}", job.id, job.attempt, job.step);
+        Self::telling(job, id, status, job.summary(), now_ms)
+    }
+
+    /// Returns the entry that tells that nothing came of a job.
+    pub(crate) fn of_none(job: &Job) -> Option<Self> {
+        let (id, why) = (format!("{}.none", job.id), "could not be launched");
+        Self::telling(job, id, Status::Failed, Some(why), job.updated_ms)
+    }
+
+    fn telling(
+        job: &Job,
+        id: String,
+        status: Status,
+        summary: Option<&str>,
+        at_ms: u64,
+    ) -> Option<Self> {
+        let body = Body::Job(JobCard {
+            job: job.id,
+            label: job.spec.label.clone(),
+            status,
+            attempt: job.attempt,
+            summary: summary.map(Into::into),
+        });
+        Some(Self { id, target: Some(job.spec.entry.clone()?), body, at_ms })
     }
 }
 

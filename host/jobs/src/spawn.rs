@@ -1,18 +1,22 @@
 //! Spawning a job.
 
-use std::sync::atomic::Ordering;
+use std::{
+    collections::HashSet,
+    sync::{MutexGuard, PoisonError},
+};
 
 use backlot_registry::{Kind, SessionId};
 use tokio::sync::oneshot;
 
 use crate::{
-    id::{JobId, NoRandom},
-    job::{Job, Spec},
-    manager::{Inner, Manager, new_run},
+    id::{JobId, NoRandom, RunId},
+    job::{Failure, Job, Spec},
+    manager::{Inner, Manager, guarded, new_run},
     retry::{InvalidPolicy, RetryPolicy},
     schedule::{InvalidSchedule, Schedule},
     store::{Change, ChangeError, Changed, Refused, Spawned, StoreError},
     text,
+    waiting::NEVER,
     world::{LaunchError, Resolved},
 };
 
@@ -153,28 +157,70 @@ impl Manager {
     ///
     /// [`SpawnError`], with nothing left.
     pub async fn spawn(&self, spawn: Spawn) -> Result<Job, SpawnError> {
-        let inner = self.inner.clone();
+        let (inner, busy) = (self.inner.clone(), self.inner.busy());
         // Whoever asked may go away halfway, and then nobody would clean up.
-        let spawned = self.inner.runtime.spawn(async move { inner.spawn(spawn).await });
+        let spawned = self.inner.runtime.spawn(async move {
+            let _busy = busy;
+            inner.spawn(spawn).await
+        });
         spawned.await.unwrap_or(Err(SpawnError::Closed))
     }
 }
 
 impl Inner {
     async fn spawn(&self, spawn: Spawn) -> Result<Job, SpawnError> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(SpawnError::Closed);
+        loop {
+            if self.is_closed() {
+                return Err(SpawnError::Closed);
+            }
+            let spawned = self.spawned(spawn.clone()).await?;
+            let starting = self.starting(spawned.id);
+            let run = spawned.run;
+            match self.store.change(Change::Spawn(Box::new(spawned))).await? {
+                // Its own spawn may yet take it back; then the key is free again.
+                Changed::Already(job) => match self.started(job.id).await? {
+                    Some(job) => return Ok(job),
+                    None => continue,
+                },
+                changed => {
+                    let job = self.tell(changed).ok_or(SpawnError::Closed)?;
+                    let launched = self.launch_first(job, run).await;
+                    drop(starting);
+                    return launched;
+                }
+            }
         }
-        let spawned = self.spawned(spawn).await?;
-        let (id, run) = (spawned.id, spawned.run);
-        let changed = self.store.change(Change::Spawn(Box::new(spawned))).await?;
-        let job = match changed {
-            Changed::Already(job) => return Ok(*job),
-            changed => self.tell(changed).ok_or(SpawnError::Closed)?,
-        };
+    }
+
+    /// Notes that the first launch of a job is to come or under way.
+    fn starting(&self, id: JobId) -> Starting<'_> {
+        self.first_launches().insert(id);
+        Starting(self, id)
+    }
+
+    fn first_launches(&self) -> MutexGuard<'_, HashSet<JobId>> {
+        self.first_launches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a job once its first launch is not under way any more; `None` where it was
+    /// taken back.
+    async fn started(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        let watch = self.watch(id);
+        loop {
+            let changed = watch.notified();
+            if !self.first_launches().contains(&id) {
+                return self.store.job(id).await;
+            }
+            changed.await;
+        }
+    }
+
+    /// Launches the first run of a job that has one.
+    async fn launch_first(&self, job: Job, run: RunId) -> Result<Job, SpawnError> {
         if job.run() != Some(run) {
             return Ok(job);
         }
+        let id = job.id;
         let (first, launched) = oneshot::channel();
         self.launch(job.clone(), run, Some(first));
         match launched.await {
@@ -201,10 +247,10 @@ impl Inner {
         let (schedule, due_ms) = match spawn.start {
             StartAt::Now => (None, 0),
             StartAt::After(ms) => {
-                let due_ms = now_ms.saturating_add(ms);
+                let due_ms = now_ms.saturating_add(ms).min(NEVER);
                 (Some(Schedule::At(due_ms)), due_ms)
             }
-            StartAt::At(due_ms) => (Some(Schedule::At(due_ms)), due_ms),
+            StartAt::At(due_ms) => (Some(Schedule::At(due_ms)), due_ms.min(NEVER)),
             StartAt::Cron(expression) => {
                 let schedule = Schedule::Cron(expression);
                 let due_ms = schedule.next_after(now_ms)?;
@@ -212,7 +258,8 @@ impl Inner {
             }
         };
         let unresolved = |why| SpawnError::Unresolved { kind: spawn.kind.clone(), why };
-        let resolved = self.world.resolver.resolve(&spawn.parent, &spawn.kind).await;
+        let resolve = async { self.world.resolver.resolve(&spawn.parent, &spawn.kind).await };
+        let resolved = guarded(resolve).await.unwrap_or(Err("the resolver panicked".to_owned()));
         let Resolved { label, inherit } = resolved.map_err(unresolved)?;
         let label = spawn.label.or(label).unwrap_or_else(|| spawn.kind.to_string());
         let spec = Spec {
@@ -249,7 +296,7 @@ impl Inner {
     async fn take_back(&self, job: Job, error: &LaunchError) -> Result<Job, SpawnError> {
         let Some(run) = job.run() else { return Ok(job) };
         let is_tried_again = job.spec.retry.as_ref().is_some_and(|policy| {
-            policy.on.contains(&crate::job::Failure::Launch) && job.spec.max_attempts > 1
+            policy.on.contains(&Failure::Launch) && job.spec.max_attempts > 1
         });
         if is_tried_again && matches!(error, LaunchError::Unavailable(_)) {
             let ended = self.launch_failed(&job, run, error, false).await;
@@ -266,5 +313,15 @@ impl Inner {
             }
         }
         Err(SpawnError::Launch(error.clone()))
+    }
+}
+
+/// The first launch of a job, which may be taken back with it.
+struct Starting<'a>(&'a Inner, JobId);
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.0.first_launches().remove(&self.1);
+        self.0.wake(self.1);
     }
 }

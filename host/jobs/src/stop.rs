@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     id::{JobId, RunId},
     job::{Ending, Event, Job, Lost, Report, Status, StopRequest},
-    manager::{Inner, Manager, PAGE},
+    manager::{Inner, Manager, PAGE, guarded},
     store::{ChangeError, Query, Refused, StoreError},
     world::{How, Stop, Stopped},
 };
@@ -80,7 +80,11 @@ impl Manager {
             at_ms: inner.now_ms(),
             after_step: how == How::AfterStep,
         };
-        let stopped = self.inner.runtime.spawn(async move { inner.stop(id, how, request).await });
+        let busy = self.inner.busy();
+        let stopped = self.inner.runtime.spawn(async move {
+            let _busy = busy;
+            inner.stop(id, how, request).await
+        });
         stopped.await.unwrap_or(Err(StopError::Elusive))
     }
 
@@ -174,7 +178,7 @@ impl Inner {
     ) -> Result<Option<StopReply>, StopError> {
         let watch = self.watch(job.id);
         let stop = Stop { job: job.id, run, how, request: Some(request.clone()) };
-        match self.world.launcher.stop(stop).await {
+        match self.ask_to_stop(stop).await {
             Ok(Stopped::AfterStep) => Ok(Some(StopReply::AfterStep(job))),
             Ok(Stopped::Stopping) => Ok(Some(StopReply::Stopping(job))),
             Ok(Stopped::AlreadyFinished) => {
@@ -184,8 +188,12 @@ impl Inner {
                     match self.store.job(job.id).await? {
                         None => return Err(StopError::Unknown(job.id)),
                         Some(now) if now.run() != Some(run) => {
-                            let is_over = now.status().is_terminal();
-                            return Ok(is_over.then_some(StopReply::Already(now)));
+                            return Ok(match now.status() {
+                                // Its run had ended, but the job has by this.
+                                Status::Cancelled => Some(StopReply::Cancelled(now)),
+                                status if status.is_terminal() => Some(StopReply::Already(now)),
+                                _ => None,
+                            });
                         }
                         Some(_) => {}
                     }
@@ -195,9 +203,26 @@ impl Inner {
                     }
                 }
             }
-            Ok(Stopped::Unknown) => Ok(self.end_stopped(&job, run, request).await),
+            Ok(Stopped::Unknown) => {
+                let Some(reply) = self.end_stopped(&job, run, request).await else {
+                    return Ok(None);
+                };
+                // Its launch may have come through before that was written, when whoever
+                // launched it saw no reason to stop it.
+                let stop = Stop { job: job.id, run, how: How::Ask, request: Some(request.clone()) };
+                if let Err(why) = self.ask_to_stop(stop).await {
+                    tracing::warn!(job = %job.id, "a run whose job was stopped goes on: {why}");
+                }
+                Ok(Some(reply))
+            }
             Err(why) => Err(StopError::Refused(why)),
         }
+    }
+
+    /// Has the launcher stop a run. A launcher that panics has refused.
+    pub(crate) async fn ask_to_stop(&self, stop: Stop) -> Result<Stopped, String> {
+        let stopped = guarded(async { self.world.launcher.stop(stop).await }).await;
+        stopped.unwrap_or(Err("the launcher panicked".to_owned()))
     }
 
     /// Records the ending of a job whose run nobody will end.

@@ -148,6 +148,8 @@ pub enum Change {
         run: RunId,
         /// How many jobs may be live.
         limits: Limits,
+        /// The session that had its turn last, if any had.
+        after: Option<SessionId>,
         /// The time of day, in milliseconds since the Unix epoch.
         now_ms: u64,
     },
@@ -474,7 +476,9 @@ impl Change {
                 let job = find(rows, *job)?;
                 happen(rows, &job, event, limits, *now_ms)
             }
-            Self::StartNext { run, limits, now_ms } => start_next(rows, *run, limits, *now_ms),
+            Self::StartNext { run, limits, after, now_ms } => {
+                start_next(rows, *run, limits, after.as_ref(), *now_ms)
+            }
             Self::Fire { job, next_due_ms, spawned } => fire(rows, *job, *next_due_ms, spawned),
             Self::Append { session, entry } => {
                 must_be_open(rows, session)?;
@@ -538,6 +542,10 @@ fn spawn(rows: &mut dyn Rows, spawned: &Spawned) -> Result<Changed, ChangeError>
         due_ms if is_cron => Some(Wait::Cron { due_ms }),
         due_ms if due_ms > now_ms => Some(Wait::Time { due_ms }),
         _ => match room(rows, &spec.parent, &limits) {
+            // Who could wait does not overtake those who do.
+            Ok(()) if spawned.queue && is_turn_of_another(rows, &limits, now_ms)? => {
+                Some(Wait::Place)
+            }
             Ok(()) => None,
             Err(ChangeError::Refused(Refused::Full { .. })) if spawned.queue => Some(Wait::Place),
             Err(error) => return Err(error),
@@ -589,6 +597,10 @@ fn take_back(rows: &mut dyn Rows, id: JobId, run: RunId) -> Result<Changed, Chan
     let job = find(rows, id)?;
     if job.run() != Some(run) || job.attempt > 1 || job.step > 0 {
         return Err(Refused::Lost(Lost::Moved { status: job.status(), run: job.run() }).into());
+    }
+    // Under the entry that it was spawned by it is told to work.
+    if let Some(entry) = Entry::of_none(&job) {
+        rows.append_entry(&job.spec.parent, &entry)?;
     }
     let mut gone = Vec::new();
     delete_job(rows, id, &mut gone)?;
@@ -649,12 +661,13 @@ fn start_next(
     rows: &mut dyn Rows,
     run: RunId,
     limits: &Limits,
+    after: Option<&SessionId>,
     now_ms: u64,
 ) -> Result<Changed, ChangeError> {
     if rows.live(None, limits.total)? >= limits.total {
         return Ok(Changed::Nothing);
     }
-    match fairest(&rows.heads(now_ms)?, limits) {
+    match fairest(&rows.heads(now_ms)?, limits, after) {
         None => Ok(Changed::Nothing),
         Some(id) => {
             let job = find(rows, id)?;
@@ -663,11 +676,26 @@ fn start_next(
     }
 }
 
-/// Returns the job whose turn it is: of the session with the fewest live jobs, and of
-/// those with as few, the one that has waited longest.
-pub(crate) fn fairest(heads: &[Head], limits: &Limits) -> Option<JobId> {
+/// Returns the job whose turn it is: of the session with the fewest live jobs. Those with
+/// as few have their turns one after the other, by their names, however many jobs each has
+/// waiting; where nobody had a turn yet, it is the one that has waited longest.
+pub(crate) fn fairest(heads: &[Head], limits: &Limits, after: Option<&SessionId>) -> Option<JobId> {
     let may_start = heads.iter().filter(|head| head.live < limits.per_session);
-    may_start.min_by_key(|head| (head.live, head.place)).map(|head| head.job)
+    let turn = |head: &&Head| {
+        let name = head.session.as_str().to_owned();
+        let turn = after.map(|after| (name.as_str() <= after.as_str(), name));
+        (head.live, turn, head.place)
+    };
+    may_start.min_by_key(turn).map(|head| head.job)
+}
+
+/// Tells whether a job that waits could start now.
+fn is_turn_of_another(
+    rows: &mut dyn Rows,
+    limits: &Limits,
+    now_ms: u64,
+) -> Result<bool, StoreError> {
+    Ok(rows.queued(1)? > 0 && fairest(&rows.heads(now_ms)?, limits, None).is_some())
 }
 
 fn fire(

@@ -971,7 +971,9 @@ pub async fn j22_a_question_waits_for_its_answer(handles: &Handles) {
     let store = &*handles.one;
     open(store, "chat", 1).await;
     let job = spawn(store, spawned("chat")).await;
-    let answered = || Event::Answered { run: new_run(), answer: "the second".into() };
+    let asked_by = job.run().unwrap();
+    let answered =
+        || Event::Answered { asked: asked_by, run: new_run(), answer: "the second".into() };
     assert_eq!(lost(store, &job, answered()).await, Lost::NotAsked { status: Status::Working });
     let job = happen(store, &job, asked(job.run().unwrap())).await;
     assert_eq!((job.status(), job.run()), (Status::InputRequired, None));
@@ -995,7 +997,7 @@ pub async fn j23_the_queue_is_fair(handles: &Handles) {
         open(store, session, 1).await;
     }
     let limits = Limits { per_session: 2, total: 3, ..WIDE };
-    let next = || Change::StartNext { run: new_run(), limits, now_ms: NOW_MS };
+    let next = || Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
     assert_eq!(make(store, next()).await, Changed::Nothing, "nobody waits");
     let mut live = Vec::new();
     for parent in ["a", "a", "b"] {
@@ -1064,7 +1066,7 @@ pub async fn j23_two_that_start_the_next_start_two(handles: &Handles) {
         spawn(&*handles.one, Spawned { limits, queue: true, ..spawned("chat") }).await;
     }
     let limits = Limits { per_session: 8, ..WIDE };
-    let next = |_| Change::StartNext { run: new_run(), limits, now_ms: NOW_MS };
+    let next = |_| Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
     let started = winners(at_once(handles, (0..16).map(next)).await);
     let jobs = started.into_iter().filter(|changed| *changed != Changed::Nothing).map(job_of);
     let jobs: HashSet<JobId> = jobs.map(|job| job.id).collect();
@@ -1135,8 +1137,12 @@ pub async fn j25_what_is_not_due_is_not_started(handles: &Handles) {
     assert_eq!(spawn(store, due(0)).await.status(), Status::Working, "it is due at once");
     let limits = Limits { per_session: 1, ..WIDE };
     let waiting = spawn(store, Spawned { limits, queue: true, ..spawned("chat") }).await;
-    let next =
-        |after_ms| Change::StartNext { run: new_run(), limits: WIDE, now_ms: NOW_MS + after_ms };
+    let next = |after_ms| Change::StartNext {
+        run: new_run(),
+        limits: WIDE,
+        after: None,
+        now_ms: NOW_MS + after_ms,
+    };
     assert_eq!(job_of(make(&*handles.other, next(9)).await).id, waiting.id);
     assert_eq!(make(store, next(9)).await, Changed::Nothing);
     assert_eq!(store.census().await.unwrap().next_due_ms, Some(NOW_MS + 10));
@@ -1156,7 +1162,7 @@ pub async fn j25_a_schedule_spawns_and_goes_on(handles: &Handles) {
     let mut new = Spawned { due_ms: NOW_MS + 10, ..spawned("chat") };
     new.spec.schedule = Some(Schedule::Cron("* * * * *".into()));
     let schedule = spawn(store, new).await;
-    let next = Change::StartNext { run: new_run(), limits: WIDE, now_ms: NOW_MS + 10 };
+    let next = Change::StartNext { run: new_run(), limits: WIDE, after: None, now_ms: NOW_MS + 10 };
     assert_eq!(make(store, next).await, Changed::Nothing, "it is never started itself");
     let started = Event::Started { run: new_run() };
     assert_eq!(lost(store, &schedule, started).await, Lost::NotQueued { status: Status::Queued });
@@ -1253,8 +1259,12 @@ pub async fn j29_a_back_off_is_another_attempt(handles: &Handles) {
     let job = happen(store, &job, again(10)).await;
     assert!(matches!(job.phase, Phase::Queued { wait: Wait::Retry { .. }, .. }));
     assert!(place_of(&job) > 0 && job.debt.is_none(), "{job:?}");
-    let next =
-        |after_ms| Change::StartNext { run: new_run(), limits: WIDE, now_ms: NOW_MS + after_ms };
+    let next = |after_ms| Change::StartNext {
+        run: new_run(),
+        limits: WIDE,
+        after: None,
+        now_ms: NOW_MS + after_ms,
+    };
     assert_eq!(make(store, next(9)).await, Changed::Nothing);
     let job = job_of(make(&*handles.other, next(10)).await);
     assert_eq!((job.attempt, job.status()), (2, Status::Working));

@@ -9,3 +9,19 @@
 )]
 
 mod disk;
+mod world;
+
+mod continuation;
+mod delivery;
+mod finalize;
+mod identity;
+mod limits;
+mod queue;
+mod recovery;
+mod retry;
+mod schedule;
+mod sessions;
+mod spawn;
+mod status;
+mod stop;
+mod store;

@@ -88,7 +88,7 @@ impl Step {
                 let question = Question { prompt: "which?".into(), schema: None };
                 happen(Event::Asked { run, outcome: outcome(), question, state: text })
             }
-            10 => happen(Event::Answered { run: next, answer: "that".into() }),
+            10 => happen(Event::Answered { asked: run, run: next, answer: "that".into() }),
             11 => happen(Event::Retried { run: next }),
             12 => {
                 let stop =
@@ -101,7 +101,7 @@ impl Step {
                     self.number as u32 % 2 + 1,
                 ),
             }),
-            14 => Change::StartNext { run, limits, now_ms },
+            14 => Change::StartNext { run, limits, after: None, now_ms },
             15 => Change::Fire {
                 job: JobId::from_bits(self.job),
                 next_due_ms: now_ms + self.number,
