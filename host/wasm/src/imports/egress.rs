@@ -31,6 +31,7 @@ use wasmtime_wasi::{
     sockets::{TcpSocket, UdpSocket, WasiSockets, WasiSocketsView},
 };
 
+use super::Shadows;
 use crate::{network::Network, store::Guest};
 
 /// What one piece of a counted stream has at most: it is held until the socket
@@ -43,18 +44,22 @@ type Sent2 = (Result<u64, network::ErrorCode>,);
 type Sent3 = (Result<(), p3::ErrorCode>,);
 type Params3 = (Resource<UdpSocket>, Vec<u8>, Option<p3::IpSocketAddress>);
 
-pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    linker
+pub(super) fn add(linker: &mut Linker<Guest>) -> Shadows {
+    let tcp = linker
         .instance("wasi:sockets/tcp@0.2.12")?
-        .func_wrap("[method]tcp-socket.finish-connect", finish_connect2)?;
-    linker
+        .func_wrap("[method]tcp-socket.finish-connect", finish_connect2);
+    let udp = linker
         .instance("wasi:sockets/udp@0.2.12")?
-        .func_wrap("[method]outgoing-datagram-stream.send", send_datagrams2)?;
+        .func_wrap("[method]outgoing-datagram-stream.send", send_datagrams2);
     let mut types = linker.instance("wasi:sockets/types@0.3.0")?;
-    types.func_wrap("[method]tcp-socket.send", send_stream3)?;
-    types.func_wrap_concurrent("[method]udp-socket.send", |guest, params| {
-        Box::pin(send_datagram3(guest, params))
-    })
+    Ok(vec![
+        tcp,
+        udp,
+        types.func_wrap("[method]tcp-socket.send", send_stream3),
+        types.func_wrap_concurrent("[method]udp-socket.send", |guest, params| {
+            Box::pin(send_datagram3(guest, params))
+        }),
+    ])
 }
 
 /// Returns the guest's network, if what it sends is counted.

@@ -27,6 +27,7 @@ use wasmtime_wasi::{
     p3::bindings::filesystem::types as p3,
 };
 
+use super::Shadows;
 use crate::{denial::Denials, descriptors, policy::Sort, store::Guest, text};
 
 const OPEN_AT: &str = "[method]descriptor.open-at";
@@ -37,13 +38,18 @@ type Params3 = (Resource<Descriptor>, p3::PathFlags, String, p3::OpenFlags, p3::
 type Answer2 = (Result<Resource<Descriptor>, p2::ErrorCode>,);
 type Answer3 = (Result<Resource<Descriptor>, p3::ErrorCode>,);
 
-pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<Guest>) -> Shadows {
     let mut p2 = linker.instance("wasi:filesystem/types@0.2.12")?;
-    p2.func_wrap_async(OPEN_AT, |store, params| Box::new(open2(store, params)))?;
-    p2.func_wrap_async(SET_TIMES_AT, |store, params| Box::new(set_times2(store, params)))?;
+    let mut shadows = vec![
+        p2.func_wrap_async(OPEN_AT, |store, params| Box::new(open2(store, params))),
+        p2.func_wrap_async(SET_TIMES_AT, |store, params| Box::new(set_times2(store, params))),
+    ];
     let mut p3 = linker.instance("wasi:filesystem/types@0.3.0")?;
-    p3.func_wrap_concurrent(OPEN_AT, |guest, params| Box::pin(open3(guest, params)))?;
-    p3.func_wrap_concurrent(SET_TIMES_AT, |guest, params| Box::pin(set_times3(guest, params)))
+    shadows.extend([
+        p3.func_wrap_concurrent(OPEN_AT, |guest, params| Box::pin(open3(guest, params))),
+        p3.func_wrap_concurrent(SET_TIMES_AT, |guest, params| Box::pin(set_times3(guest, params))),
+    ]);
+    Ok(shadows)
 }
 
 async fn open2(

@@ -25,6 +25,7 @@ use wasmtime_wasi::{
     p3::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode},
 };
 
+use super::Shadows;
 use crate::store::Guest;
 
 const READ_DIRECTORY: &str = "[method]descriptor.read-directory";
@@ -34,8 +35,9 @@ const ENTRIES: usize = 100_000;
 
 type Answer = (StreamReader<DirectoryEntry>, FutureReader<Result<(), ErrorCode>>);
 
-pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    linker.instance("wasi:filesystem/types@0.3.0")?.func_wrap(READ_DIRECTORY, read_directory)
+pub(super) fn add(linker: &mut Linker<Guest>) -> Shadows {
+    let mut types = linker.instance("wasi:filesystem/types@0.3.0")?;
+    Ok(vec![types.func_wrap(READ_DIRECTORY, read_directory)])
 }
 
 fn read_directory(

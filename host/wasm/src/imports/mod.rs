@@ -17,6 +17,9 @@ use wasmtime::{Engine, component::Linker};
 
 use crate::store::Guest;
 
+/// What came of adding single functions, or whole interfaces.
+type Shadows = wasmtime::Result<Vec<wasmtime::Result<()>>>;
+
 /// Returns a linker with everything that a component may import.
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
@@ -28,19 +31,53 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     // a name that is not there yet it would replace nothing, and the sandbox
     // would be open; so each has to be in the way first.
     for (name, add) in [
-        ("preopens", preopens::add as fn(&mut Linker<Guest>) -> wasmtime::Result<()>),
+        ("preopens", preopens::add as fn(&mut Linker<Guest>) -> Shadows),
         ("names", names::add),
         ("files", files::add),
         ("listing", listing::add),
         ("sockets", sockets::add),
         ("egress", egress::add),
     ] {
-        if add(&mut linker).is_ok() {
-            return Err(wasmtime::format_err!("the import filter `{name}` filters nothing"));
-        }
-        linker.allow_shadowing(true);
-        add(&mut linker)?;
-        linker.allow_shadowing(false);
+        replace(&mut linker, name, add)?;
     }
     Ok(linker)
+}
+
+/// Puts a filter in front of what is there, all of it.
+fn replace(
+    linker: &mut Linker<Guest>,
+    name: &str,
+    add: fn(&mut Linker<Guest>) -> Shadows,
+) -> wasmtime::Result<()> {
+    if add(linker)?.iter().any(Result::is_ok) {
+        return Err(wasmtime::format_err!("a part of the import filter `{name}` filters nothing"));
+    }
+    linker.allow_shadowing(true);
+    add(linker)?.into_iter().collect::<wasmtime::Result<()>>()?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_of_which_a_part_is_in_front_of_nothing_is_refused() {
+        let linker = || {
+            let mut linker = Linker::new(&Engine::default());
+            linker.root().func_wrap("there", |_, (): ()| Ok(())).unwrap();
+            linker
+        };
+        let there = |linker: &mut Linker<Guest>| {
+            Ok(vec![linker.root().func_wrap("there", |_, (): ()| Ok(()))])
+        };
+        replace(&mut linker(), "a", there).unwrap();
+        let partly = |linker: &mut Linker<Guest>| {
+            let mut root = linker.root();
+            Ok(["there", "missing"].map(|name| root.func_wrap(name, |_, (): ()| Ok(()))).into())
+        };
+        let error = replace(&mut linker(), "b", partly).unwrap_err();
+        assert_eq!(error.to_string(), "a part of the import filter `b` filters nothing");
+    }
 }

@@ -14,6 +14,7 @@ use wasmtime_wasi::{
     p3::bindings::sockets::{ip_name_lookup as p3, types},
 };
 
+use super::Shadows;
 use crate::{network::LookupError, store::Guest};
 
 const RESOLVE: &str = "resolve-addresses";
@@ -23,18 +24,22 @@ type Answer2 = (Result<Resource<Found>, network::ErrorCode>,);
 type Next2 = (Result<Option<network::IpAddress>, network::ErrorCode>,);
 type Answer3 = (Result<Vec<types::IpAddress>, p3::ErrorCode>,);
 
-pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<Guest>) -> Shadows {
     let mut names = linker.instance("wasi:sockets/ip-name-lookup@0.2.12")?;
-    names.resource(STREAM, ResourceType::host::<Found>(), |mut store, rep| {
-        store.data_mut().table.delete(Resource::<Found>::new_own(rep))?;
-        Ok(())
-    })?;
-    names.func_wrap_async(RESOLVE, |store, params| Box::new(resolve2(store, params)))?;
-    names.func_wrap("[method]resolve-address-stream.resolve-next-address", next2)?;
-    names.func_wrap("[method]resolve-address-stream.subscribe", subscribe2)?;
-    linker
-        .instance("wasi:sockets/ip-name-lookup@0.3.0")?
-        .func_wrap_concurrent(RESOLVE, |guest, (name,)| Box::pin(resolve3(guest, name)))
+    let mut shadows = vec![
+        names.resource(STREAM, ResourceType::host::<Found>(), |mut store, rep| {
+            store.data_mut().table.delete(Resource::<Found>::new_own(rep))?;
+            Ok(())
+        }),
+        names.func_wrap_async(RESOLVE, |store, params| Box::new(resolve2(store, params))),
+        names.func_wrap("[method]resolve-address-stream.resolve-next-address", next2),
+        names.func_wrap("[method]resolve-address-stream.subscribe", subscribe2),
+    ];
+    let mut names = linker.instance("wasi:sockets/ip-name-lookup@0.3.0")?;
+    shadows.push(
+        names.func_wrap_concurrent(RESOLVE, |guest, (name,)| Box::pin(resolve3(guest, name))),
+    );
+    Ok(shadows)
 }
 
 /// The answer to a lookup: all of it, as the call has waited for it.

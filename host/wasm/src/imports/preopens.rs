@@ -6,11 +6,14 @@ use wasmtime_wasi::{
     p3::bindings::filesystem::preopens as p3,
 };
 
+use super::Shadows;
 use crate::{grant::OpenGrant, store::Guest};
 
-pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    p2::add_to_linker::<Guest, Preopens>(linker, view)?;
-    p3::add_to_linker::<Guest, Preopens>(linker, view)
+pub(super) fn add(linker: &mut Linker<Guest>) -> Shadows {
+    Ok(vec![
+        p2::add_to_linker::<Guest, Preopens>(linker, view),
+        p3::add_to_linker::<Guest, Preopens>(linker, view),
+    ])
 }
 
 struct Preopens;

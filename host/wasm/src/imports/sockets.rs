@@ -18,6 +18,7 @@ use wasmtime_wasi::{
     sockets::{TcpSocket, UdpSocket, WasiSocketsView as _},
 };
 
+use super::Shadows;
 use crate::{
     descriptors,
     network::{Network, Transport},
@@ -45,18 +46,22 @@ pub(crate) fn open(network: &Arc<Network>, wasi: &mut WasiCtxBuilder) {
 type Made2<T> = (Result<Resource<T>, network::ErrorCode>,);
 type Made3<T> = (Result<Resource<T>, p3::ErrorCode>,);
 
-pub(super) fn add(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    linker
+pub(super) fn add(linker: &mut Linker<Guest>) -> Shadows {
+    let tcp = linker
         .instance("wasi:sockets/tcp-create-socket@0.2.12")?
-        .func_wrap("create-tcp-socket", |store, (family,)| tcp2(store, family))?;
-    linker
+        .func_wrap("create-tcp-socket", |store, (family,)| tcp2(store, family));
+    let udp = linker
         .instance("wasi:sockets/udp-create-socket@0.2.12")?
-        .func_wrap_async("create-udp-socket", |store, (family,)| Box::new(udp2(store, family)))?;
+        .func_wrap_async("create-udp-socket", |store, (family,)| Box::new(udp2(store, family)));
     let mut types = linker.instance("wasi:sockets/types@0.3.0")?;
-    types.func_wrap("[static]tcp-socket.create", |store, (family,)| tcp3(store, family))?;
-    types.func_wrap_async("[static]udp-socket.create", |store, (family,)| {
-        Box::new(udp3(store, family))
-    })
+    Ok(vec![
+        tcp,
+        udp,
+        types.func_wrap("[static]tcp-socket.create", |store, (family,)| tcp3(store, family)),
+        types.func_wrap_async("[static]udp-socket.create", |store, (family,)| {
+            Box::new(udp3(store, family))
+        }),
+    ])
 }
 
 /// Tells whether sockets of that sort are any use to the guest.
