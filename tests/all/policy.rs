@@ -288,7 +288,8 @@ fn every_plugin_of_the_tree_is_explained() {
     };
     for kind in ["grep", "checksum"] {
         let line = first(kind);
-        let words: Vec<&str> = line.split("  ").filter(|word| !word.is_empty()).collect();
+        let words = line.split("  ").map(str::trim).filter(|word| !word.is_empty());
+        let words: Vec<&str> = words.collect();
         let at = format!("<- {kind}.toml:2 (dirs)");
         assert_eq!(words, ["dir *:ro, where a start asks for it", &at]);
     }

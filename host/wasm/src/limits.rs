@@ -30,6 +30,9 @@ pub struct Limits {
     /// Objects that the host keeps for the guest at a time: open files, sockets,
     /// streams, requests and the like.
     pub host_objects: usize,
+    /// Bytes of the files in the task's work folder, which it sees as `/job`; without
+    /// such a folder `None`. Only jobs have one.
+    pub work_folder: Option<u64>,
 }
 
 impl Default for Limits {
@@ -48,6 +51,7 @@ impl Default for Limits {
             open_files: 256,
             // The largest, an HTTP body, holds 128 KiB; that many hold 128 MiB.
             host_objects: 1024,
+            work_folder: None,
         }
     }
 }

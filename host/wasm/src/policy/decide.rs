@@ -599,7 +599,7 @@ impl<'a> Judge<'a> {
         for limit in Limit::ALL {
             let given = self.given(|section| section.common.limits[limit.at()].as_ref());
             let asked = limit.asked(ask);
-            let default = limit.of(&Limits::default());
+            let default = limit.most();
             let granted = match given {
                 Some(given) => Some(given.said.value),
                 // Without a policy the start may ask for more than the default.
@@ -631,6 +631,9 @@ impl<'a> Judge<'a> {
                 .manifest
                 .and_then(|manifest| manifest.0.common.limits[limit.at()].as_ref())
                 .map(|said| said.value);
+            if limit.is_asked_for() && asked.or(wanted).is_none() {
+                continue;
+            }
             if let Some(least) = granted.into_iter().chain(asked).chain(wanted).min() {
                 limit.set(&mut limits, least);
             }
@@ -1084,6 +1087,65 @@ env = 'S'
         let secret = ask(|ask| ask.secrets = Some(vec!["s".into()]));
         assert!(denied("none", "fetch", None, &secret).contains("there is none"));
         assert!(denied(POLICY, "fetch", Some(""), &secret).contains("m.toml asks for no secrets"));
+    }
+
+    #[test]
+    fn a_work_folder_is_there_for_whoever_asks_and_as_large_as_all_of_them_say() {
+        const MIB: u64 = 1 << 20;
+        let asking = |bytes: Option<u64>| ask(|ask| ask.limits.work_folder = bytes);
+        for (policy, wanted, asked, gets) in [
+            ("none", None, None, None),
+            ("none", Some(""), None, None),
+            ("none", Some("work-folder = '256MiB'"), None, Some(256 * MIB)),
+            ("none", Some("work-folder = '2GiB'"), None, Some(1024 * MIB)),
+            ("none", Some("work-folder = '256MiB'"), Some(64 * MIB), Some(64 * MIB)),
+            ("none", Some("work-folder = '256MiB'"), Some(512 * MIB), Some(256 * MIB)),
+            ("none", Some("work-folder = '256MiB'"), Some(0), None),
+            ("none", Some("work-folder = 0"), Some(MIB), None),
+            ("none", Some(""), Some(MIB), Some(MIB)),
+            ("none", None, Some(4096 * MIB), Some(4096 * MIB)),
+            ("", None, None, None),
+            ("", None, Some(MIB), Some(MIB)),
+            ("", Some("work-folder = '2GiB'"), None, Some(1024 * MIB)),
+            (
+                "[defaults]\nwork-folder = '4GiB'",
+                Some("work-folder = '2GiB'"),
+                None,
+                Some(2048 * MIB),
+            ),
+            (
+                "[kind.fetch]\nwork-folder = '8MiB'",
+                Some("work-folder = '2GiB'"),
+                None,
+                Some(8 * MIB),
+            ),
+            ("[kind.fetch]\nwork-folder = '8MiB'", None, None, None),
+            ("[kind.fetch]\nwork-folder = 0", Some("work-folder = '2GiB'"), None, None),
+            ("[kind.fetch]\nwork-folder = 0", None, Some(0), None),
+        ] {
+            let manifest = wanted.map(manifest);
+            let rules = rules(policy, "fetch");
+            let decision = decide(&rules, manifest.as_ref(), &asking(asked), &sources()).unwrap();
+            let said = (policy, wanted, asked);
+            assert_eq!(decision.limits.work_folder, gets, "{said:?}");
+            let line = gets.map(|bytes| format!("work-folder {}", Bytes(bytes)));
+            let lines = decision.lines.iter().find(|line| line.starts_with("work-folder"));
+            assert_eq!(lines, line.as_ref(), "{said:?}");
+        }
+        for (policy, says) in [
+            (
+                "",
+                "work-folder 2 GiB is not granted: p.toml says nothing of work-folder, so it is \
+                 1 GiB; add [kind.fetch] with work-folder = \"2GiB\" to p.toml",
+            ),
+            (
+                "[kind.fetch]\nwork-folder = 0",
+                "work-folder 2 GiB is not granted: p.toml:2 ([kind.fetch] work-folder) is 0 bytes; \
+                 write \"2GiB\" there",
+            ),
+        ] {
+            assert_eq!(denied(policy, "fetch", None, &asking(Some(2048 * MIB))), says);
+        }
     }
 
     #[test]

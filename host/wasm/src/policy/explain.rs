@@ -4,18 +4,15 @@ use std::fmt::{self, Display};
 
 use backlot_registry::StopBounds;
 
-use crate::{
-    limits::Limits,
-    policy::{
-        decide::{clocks_word, egress_words, entries, lookup_word, random_word},
-        document::{List, Said},
-        grant::{Access, Clocks, DirGrant, Lookup, Random},
-        limit::Limit,
-        manifest::{Asks, DirAsk, Manifest},
-        net::{Origin, Peer},
-        rules::{Given, Rules},
-        section::{EnvRule, SecretRule, Section},
-    },
+use crate::policy::{
+    decide::{clocks_word, egress_words, entries, lookup_word, random_word},
+    document::{List, Said},
+    grant::{Access, Clocks, DirGrant, Lookup, Random},
+    limit::Limit,
+    manifest::{Asks, DirAsk, Manifest},
+    net::{Origin, Peer},
+    rules::{Given, Rules},
+    section::{EnvRule, SecretRule, Section},
 };
 
 /// One thing that a task could reach or use, or could but for somebody who takes it
@@ -307,7 +304,7 @@ impl<'a> Told<'a> {
                 let said = manifest.0.common.limits[limit.at()].as_ref()?;
                 Some((said.value, manifest.0.at(said.line, key)))
             });
-            let default = limit.of(&Limits::default());
+            let default = limit.most();
             let granted = given.map(|given| given.said.value).or(default);
             let by = given.map(|given| self.rules.at(&given, key));
             let show = |value| format!("{key} {}", limit.show(value));
@@ -317,6 +314,13 @@ impl<'a> Told<'a> {
                     self.tell(show(wanted), format!("{at}{by}"));
                 }
                 (None, Some((wanted, at))) => self.tell(show(wanted), at),
+                (Some(0), _) if limit.is_asked_for() => {
+                    self.tell(format!("no {key}"), by.unwrap_or_default());
+                }
+                (Some(granted), None) if limit.is_asked_for() => {
+                    let by = by.unwrap_or_else(|| "the default".to_owned());
+                    self.tell(format!("{}, where a start asks for it", show(granted)), by);
+                }
                 (granted, _) => {
                     let what = granted.map_or_else(|| format!("{key} unlimited"), show);
                     let default = match self.rules.has_policy() {
@@ -485,12 +489,33 @@ mod tests {
             "no secret s as V in h to https://a  <- p.toml:11 ([kind.fetch] secrets), but m.toml does not ask for it",
             "memory 64 MiB  <- m.toml:5 (memory), below p.toml:4 ([defaults] memory)",
             "deadline unlimited  <- the default",
+            "work-folder 1 GiB, where a start asks for it  <- the default",
             "tasks 2 of fetch at a time  <- p.toml:12 ([kind.fetch] tasks)",
             "tasks 9 of all kinds at a time  <- p.toml:2 ([host] tasks)",
             "stop ask 1s  <- the default",
             "stop grace 9s  <- p.toml:13 ([kind.fetch] stop)",
             "any component of that name  <- no digest is listed",
         ] {
+            assert!(told.iter().any(|said| said == line), "{line}\n{told:#?}");
+        }
+    }
+
+    #[test]
+    fn a_work_folder_is_told_by_who_asks_for_it_and_who_gives_it() {
+        for (policy, manifest, line) in [
+            (None, "work-folder = '1MiB'", "work-folder 1 MiB  <- m.toml:1 (work-folder)"),
+            (
+                Some("[defaults]\nwork-folder = '1MiB'"),
+                "work-folder = '2MiB'",
+                "work-folder 1 MiB  <- p.toml:2 ([defaults] work-folder)",
+            ),
+            (
+                Some("[defaults]\nwork-folder = 0"),
+                "work-folder = '2MiB'",
+                "no work-folder  <- p.toml:2 ([defaults] work-folder)",
+            ),
+        ] {
+            let told = told(policy, Some(manifest));
             assert!(told.iter().any(|said| said == line), "{line}\n{told:#?}");
         }
     }

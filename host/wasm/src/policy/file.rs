@@ -259,6 +259,7 @@ input = 65536
 host-call = "1MiB"
 open-files = 16
 host-objects = 64
+work-folder = "16MiB"
 tasks = 10
 stop = { ask = "1s", grace = "5s" }
 digest = ["sha256:AAaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"]
@@ -292,7 +293,7 @@ file = "local.key"
         assert_eq!(
             rules.admits(&other).unwrap_err().to_string(),
             format!(
-                "{other} may not be loaded as `fetch`: p.toml:35 ([kind.fetch] digest) does not \
+                "{other} may not be loaded as `fetch`: p.toml:36 ([kind.fetch] digest) does not \
                  list it; add \"{other}\" there if you trust it"
             )
         );
@@ -466,7 +467,7 @@ file = "local.key"
             "[kind.a]",
             "[defaults]\nprivate=['10.0.0.0/8']\n[kind.a]\ntcp=['a:1']\n[kind.b]",
             "[kind.a]\nlookup='none'\ntcp=['1.1.1.1:1']\nhttp=['https://a']",
-            "[kind.a]\nfinal-output=0\ninput=0\nopen-files=0\negress={requests=0}\nstop={ask='0s'}",
+            "[kind.a]\nfinal-output=0\ninput=0\nopen-files=0\nwork-folder=0\negress={requests=0}\nstop={ask='0s'}",
             "[kind.a]\nmemory='4GiB'\ntable-elements=1000000",
             "secret.s.env='S'\n[kind.a]\ntcp=['*.h:443']\n\
              secrets=[{name='s',variable='V',header='h',to=['https://a.h']}]",

@@ -1,7 +1,8 @@
 //! What would have allowed what a task is denied while it runs.
 
 use crate::policy::{
-    decide::Ask, document::Said, grant::Egress, manifest::Manifest, rules::Rules, section::Section,
+    decide::Ask, document::Said, grant::Egress, limit::Limit, manifest::Manifest, rules::Rules,
+    section::Section,
 };
 
 /// What would have allowed what a task is denied while it runs. Cheap to clone; the
@@ -32,6 +33,8 @@ pub enum Sort {
     Egress,
     /// Secrets.
     Secret,
+    /// How much may be in the work folder.
+    WorkFolder,
 }
 
 impl Hints {
@@ -51,8 +54,7 @@ impl Hints {
         };
         let manifest = self.0.as_ref().and_then(|(_, manifest, _)| manifest.as_ref());
         if let Some((manifest, key)) = manifest.zip(sort.asked_for_as())
-            // A manifest that says nothing of it sets no bound.
-            && (sort != Sort::Egress || manifest.0.common.egress.is_some())
+            && sort.is_bounded_by(manifest)
         {
             hint.push_str(&format!(", and have {key} of {} ask for it", manifest.source()));
         }
@@ -73,12 +75,24 @@ impl Sort {
             Self::Lookup => "lookup",
             Self::Egress => "egress",
             Self::Secret => "secrets",
+            Self::WorkFolder => "work-folder",
         }
     }
 
     /// Returns the key that manifests have for it, if they have one.
     fn asked_for_as(self) -> Option<&'static str> {
         (self != Self::Private).then(|| self.key())
+    }
+
+    /// Tells whether a manifest has a say. One that says nothing of how much there may
+    /// be sets no bound.
+    fn is_bounded_by(self, manifest: &Manifest) -> bool {
+        let common = &manifest.0.common;
+        match self {
+            Self::Egress => common.egress.is_some(),
+            Self::WorkFolder => common.limits[Limit::WorkFolder.at()].is_some(),
+            _ => true,
+        }
     }
 
     /// Returns the words for a start without a policy.
@@ -93,6 +107,7 @@ impl Sort {
             Self::Lookup => "grant the name with --net HOST:PORT or --udp HOST:PORT",
             Self::Egress => "grant more, or set no bound",
             Self::Secret => "define it in a policy, which --policy FILE names",
+            Self::WorkFolder => "ask for more with --work-folder SIZE",
         }
     }
 
@@ -117,9 +132,12 @@ impl Sort {
             Self::Lookup => at(rules, key, |section| section.common.lookup.as_ref()),
             Self::Egress => at(rules, key, |section| section.common.egress.as_ref()),
             Self::Secret => at(rules, key, |section| section.secrets.as_ref()),
+            Self::WorkFolder => {
+                at(rules, key, |section| section.common.limits[Limit::WorkFolder.at()].as_ref())
+            }
         };
         match (at, self) {
-            (Some(at), Self::Egress) => format!("raise it at {at}"),
+            (Some(at), Self::Egress | Self::WorkFolder) => format!("raise it at {at}"),
             (Some(at), Self::Lookup) => format!("widen it at {at}"),
             (Some(at), _) => format!("list it at {at}"),
             (None, _) => rules.add(key),
@@ -143,6 +161,7 @@ impl Mentioned {
             (Sort::Lookup, ask.lookup.is_some()),
             (Sort::Egress, ask.egress != Egress::default()),
             (Sort::Secret, ask.secrets.is_some()),
+            (Sort::WorkFolder, ask.limits.work_folder.is_some()),
         ];
         Self(sorts.into_iter().fold(0, |bits, (sort, is)| bits | u16::from(is) << sort as u16))
     }
@@ -180,6 +199,12 @@ mod tests {
         assert_eq!(
             hints(POLICY, "bare", Some("tcp = []"), &nothing).of(Sort::Tcp),
             "add tcp to [kind.bare], which begins at p.toml:4, and have tcp of m.toml ask for it"
+        );
+        let work = hints(POLICY, "bare", Some("work-folder = 1"), &nothing);
+        assert_eq!(
+            work.of(Sort::WorkFolder),
+            "add work-folder to [kind.bare], which begins at p.toml:4, and have work-folder of \
+             m.toml ask for it"
         );
         let narrow = Ask { tcp: Some(vec!["api:443".parse().unwrap()]), ..Ask::default() };
         let narrow = hints(POLICY, "fetch", None, &narrow);

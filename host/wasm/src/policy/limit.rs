@@ -16,6 +16,7 @@ pub(super) enum Limit {
     HostCall,
     OpenFiles,
     HostObjects,
+    WorkFolder,
 }
 
 /// What a limit counts.
@@ -47,13 +48,19 @@ pub struct LimitsAsk {
     pub open_files: Option<usize>,
     /// As [`Limits::host_objects`].
     pub host_objects: Option<usize>,
+    /// As [`Limits::work_folder`]; 0 asks for none, also where the manifest asks for one.
+    pub work_folder: Option<u64>,
 }
+
+/// The largest work folder where no policy says otherwise, in bytes. Several fit on
+/// any disk, and a build or the sources of a project fit in it.
+const WORK_FOLDER: u64 = 1 << 30;
 
 /// A value of each limit that somebody gave one.
 pub(super) type Each<T> = [Option<T>; Limit::ALL.len()];
 
 impl Limit {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Memory,
         Self::TableElements,
         Self::Deadline,
@@ -63,6 +70,7 @@ impl Limit {
         Self::HostCall,
         Self::OpenFiles,
         Self::HostObjects,
+        Self::WorkFolder,
     ];
 
     /// Returns its place among all of them.
@@ -82,6 +90,7 @@ impl Limit {
             Self::HostCall => "host-call",
             Self::OpenFiles => "open-files",
             Self::HostObjects => "host-objects",
+            Self::WorkFolder => "work-folder",
         }
     }
 
@@ -92,7 +101,9 @@ impl Limit {
 
     pub(super) fn unit(self) -> Unit {
         match self {
-            Self::Memory | Self::FinalOutput | Self::Input | Self::HostCall => Unit::Bytes,
+            Self::Memory | Self::FinalOutput | Self::Input | Self::HostCall | Self::WorkFolder => {
+                Unit::Bytes
+            }
             Self::Deadline | Self::Cpu => Unit::Nanoseconds,
             Self::TableElements | Self::OpenFiles | Self::HostObjects => Unit::Things,
         }
@@ -100,10 +111,25 @@ impl Limit {
 
     /// Tells whether no task could live where the limit is 0.
     pub(super) fn is_needed(self) -> bool {
-        !matches!(self, Self::FinalOutput | Self::Input | Self::OpenFiles)
+        !matches!(self, Self::FinalOutput | Self::Input | Self::OpenFiles | Self::WorkFolder)
     }
 
-    /// Returns what the limits say of it; `None` is no limit.
+    /// Tells whether a task has nothing of it unless its plugin or its start asks.
+    pub(super) fn is_asked_for(self) -> bool {
+        self == Self::WorkFolder
+    }
+
+    /// Returns how much a task gets at most where no policy says otherwise; `None` is no
+    /// limit.
+    pub(super) fn most(self) -> Option<u64> {
+        match self {
+            Self::WorkFolder => Some(WORK_FOLDER),
+            _ => self.of(&Limits::default()),
+        }
+    }
+
+    /// Returns what the limits say of it; `None` is no limit, or nothing of what
+    /// [has to be asked for](Self::is_asked_for).
     pub(super) fn of(self, limits: &Limits) -> Option<u64> {
         match self {
             Self::Memory => Some(limits.memory),
@@ -115,6 +141,7 @@ impl Limit {
             Self::HostCall => Some(limits.host_call as u64),
             Self::OpenFiles => Some(limits.open_files as u64),
             Self::HostObjects => Some(limits.host_objects as u64),
+            Self::WorkFolder => limits.work_folder,
         }
     }
 
@@ -131,6 +158,7 @@ impl Limit {
             Self::HostCall => size(ask.host_call),
             Self::OpenFiles => size(ask.open_files),
             Self::HostObjects => size(ask.host_objects),
+            Self::WorkFolder => ask.work_folder,
         }
     }
 
@@ -147,6 +175,7 @@ impl Limit {
             Self::HostCall => limits.host_call = size,
             Self::OpenFiles => limits.open_files = size,
             Self::HostObjects => limits.host_objects = size,
+            Self::WorkFolder => limits.work_folder = (value > 0).then_some(value),
         }
     }
 

@@ -16,7 +16,8 @@ const MANIFEST_BYTES: usize = 64 << 10;
 /// What a plugin asks for. Cheap to clone.
 ///
 /// A key that is missing asks for nothing of that sort; without `lookup`, `clocks`,
-/// `egress` and limits, what is the default for everybody is asked for.
+/// `egress` and limits, what is the default for everybody is asked for. Without
+/// `work-folder` that is none, unless the start asks for one.
 #[derive(Clone, Debug)]
 pub struct Manifest(pub(super) Arc<Asks>);
 
@@ -215,6 +216,7 @@ mod tests {
             secrets = ["github"]
             memory = "64MiB"
             deadline = "1m"
+            work-folder = "256MiB"
         "#;
         let manifest = Manifest::parse(text, "m.toml").unwrap();
         let asks = &manifest.0;
