@@ -37,6 +37,7 @@ mod starting;
 mod steps;
 mod stopping;
 mod storms;
+mod work_folder;
 
 use std::time::Duration;
 

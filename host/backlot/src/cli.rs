@@ -248,6 +248,10 @@ pub(crate) struct With {
     /// How much linear memory the task may use [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
+    /// How many bytes a job may have in its work folder, which it sees as /job; 0 asks
+    /// for none [default: what its manifest asks for]
+    #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
+    pub(crate) work_folder: Option<u64>,
     /// How long the task may take [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) deadline: Option<Duration>,
@@ -697,10 +701,16 @@ fn variable(text: &str) -> Result<Result<EnvGrant, GrantError>, Infallible> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
+    match size_or_none(text)? {
+        0 => Err("a size above 0 is needed".to_owned()),
+        size => Ok(size),
+    }
+}
+
+fn size_or_none(text: &str) -> Result<u64, String> {
     match text.parse::<bytesize::ByteSize>() {
         // What is past all numbers is read as the largest one.
         Ok(size) if size.0 == u64::MAX => Err("the size is too large".to_owned()),
-        Ok(size) if size.0 == 0 => Err("a size above 0 is needed".to_owned()),
         Ok(size) => Ok(size.0),
         Err(_) => Err("write a size such as 64MiB, 1GiB or 65536".to_owned()),
     }
@@ -734,6 +744,7 @@ mod tests {
         assert_eq!(size("64MiB"), Ok(64 << 20));
         assert_eq!(size("1GiB"), Ok(1 << 30));
         assert_eq!(size("65536"), Ok(65536));
+        assert_eq!(size_or_none("0"), Ok(0));
         assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(grace("0s"), Ok(Duration::ZERO));

@@ -53,6 +53,7 @@ pub(crate) async fn call<T: Send + 'static>(
         let grant = OpenGrant::none();
         let mut store = Recipe {
             grant: &grant,
+            work: None,
             limits: Limits::default(),
             args: &[],
             stdio: Stdio::None,

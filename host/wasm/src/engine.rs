@@ -32,6 +32,7 @@ use crate::{
     resolver::Resolver,
     schema::Checker,
     store::Guest,
+    work_folder::WorkFolders,
 };
 
 /// How often a computing guest yields to others on its thread.
@@ -144,6 +145,7 @@ struct Inner {
     linker: Linker<Guest>,
     runtime: Handle,
     memory: Arc<GuestMemory>,
+    work_folders: WorkFolders,
     profile: Profile,
     capacity: Capacity,
     compiler: Compiler,
@@ -194,6 +196,7 @@ impl Engine {
             linker,
             runtime: config.runtime,
             memory: Arc::new(GuestMemory::new(config.guest_memory)),
+            work_folders: WorkFolders::default(),
             profile: config.profile,
             capacity,
             compiler: config.compiler,
@@ -310,6 +313,10 @@ impl Engine {
 
     pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
         &self.0.memory
+    }
+
+    pub(crate) fn work_folders(&self) -> &WorkFolders {
+        &self.0.work_folders
     }
 
     pub(crate) fn polled(&self) -> Polled {

@@ -3,7 +3,11 @@
 //! A start makes a store, instantiates the component in it and calls `run`.
 //! From then on the store belongs to the driver, which is the task's `done`.
 
-use std::{pin::pin, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+};
 
 use backlot_registry::{
     Agreed, BoxFuture, Control, Form, Generation, Kind, OnDrop, Outcome, Producer, Refusal,
@@ -22,7 +26,7 @@ use crate::{
     component::{Component, Entry, Loaded, Running},
     contract::{Exports, Manner},
     driver::{HangUp, Metered, Seat, drive},
-    engine::Polled,
+    engine::{Engine, Polled},
     grant::OpenGrant,
     limits::{self, Bytes, Exceeded, Limits},
     link::{Call, Link},
@@ -30,6 +34,7 @@ use crate::{
     store::{Guest, Recipe, Stdio},
     terms::Terms,
     text, trap,
+    work_folder::{self, OpenWorkFolder, WorkFolderError},
 };
 
 /// A component with what one start binds to it: the producer of one task, or of
@@ -72,6 +77,13 @@ impl ComponentProducer {
     /// Returns what its tasks may use.
     pub fn limits(&self) -> &Limits {
         &self.terms.limits
+    }
+
+    /// Returns the producer with a place for the work folder that its limits may give: a
+    /// folder that is there, and that nobody but its tasks changes.
+    pub fn with_work_folder(self, path: impl Into<PathBuf>) -> Self {
+        let work_folder = Some(path.into().into());
+        Self { terms: Terms { work_folder, ..self.terms }, ..self }
     }
 
     /// Returns the producer with bounds of its own for the stop ladder.
@@ -131,7 +143,7 @@ async fn start(
     request: Request,
     host: TaskHost,
 ) -> Result<Run, Refusal> {
-    let Terms { grant, limits, lines, .. } = terms;
+    let Terms { grant, limits, lines, work_folder, .. } = terms;
     if request.input.len() > limits.input {
         return Err(Refusal::InvalidInput(format!(
             "it has {} bytes, and the limit is {}",
@@ -142,6 +154,10 @@ async fn start(
     let engine = &component.engine;
     limits.check(engine.profile()).map_err(Refusal::NotGranted)?;
     component.check_input(&request.input).await?;
+    let work = match limits.work_folder {
+        Some(quota) => Some(open_work(engine, &grant, work_folder.as_deref(), quota).await?),
+        None => None,
+    };
     let live =
         engine.admit(component.mappings).map_err(|full| Refusal::Unavailable(full.to_string()))?;
 
@@ -163,6 +179,7 @@ async fn start(
     };
     let mut store = Recipe {
         grant: &grant,
+        work,
         limits,
         args: &args,
         stdio,
@@ -202,6 +219,35 @@ async fn start(
             HangUp(link),
         )),
         on_drop: OnDrop::ReleasesAll,
+    })
+}
+
+/// Opens the work folder of a start that is given one.
+async fn open_work(
+    engine: &Engine,
+    grant: &OpenGrant,
+    path: Option<&Path>,
+    quota: u64,
+) -> Result<OpenWorkFolder, Refusal> {
+    let refused = |why: String| Refusal::NotGranted(why);
+    let Some(path) = path else {
+        return Err(refused(
+            "it asks for a work folder, which only jobs have; start it as a job, or without one \
+             (--work-folder 0)"
+                .to_owned(),
+        ));
+    };
+    if let Some(taken) = grant.dirs().iter().find(|dir| work_folder::is_taken_by(&dir.guest)) {
+        return Err(refused(format!(
+            "the folder {} is granted where the work folder is, which is {}; give it another guest \
+             path",
+            taken.line(),
+            work_folder::GUEST_PATH
+        )));
+    }
+    engine.work_folders().open(path, quota).await.map_err(|error| match error {
+        WorkFolderError::Entries(_) => refused(error.to_string()),
+        WorkFolderError::Io { .. } => Refusal::Unavailable(error.to_string()),
     })
 }
 

@@ -2,7 +2,10 @@
 //! them is started. Where several runs are to be of one version, that is pinned, and the
 //! terms alone are decided anew.
 
-use std::sync::Arc;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use backlot_registry::{
     BoxFuture, Form, Generation, Kind, Producer, Refusal, Request, Run, SessionId, StopBounds,
@@ -27,6 +30,7 @@ pub struct KindProducer {
     kind: Kind,
     /// `None` asks for all that there is.
     ask: Option<Arc<Ask>>,
+    work_folder: Option<Arc<Path>>,
 }
 
 /// One version of a kind, with what its plugin asked for when it was loaded. As long as
@@ -61,6 +65,7 @@ pub struct PinnedProducer {
     catalog: ComponentCatalog,
     pinned: Pinned,
     ask: Arc<Ask>,
+    work_folder: Option<Arc<Path>>,
 }
 
 impl ComponentCatalog {
@@ -78,14 +83,14 @@ impl ComponentCatalog {
     /// they get of it what the policy and the version's own manifest give. What has
     /// become of the kind since does not matter, so that what was begun can be ended.
     pub fn producer_of(&self, pinned: Pinned, ask: Ask) -> PinnedProducer {
-        PinnedProducer { catalog: self.clone(), pinned, ask: Arc::new(ask) }
+        PinnedProducer { catalog: self.clone(), pinned, ask: Arc::new(ask), work_folder: None }
     }
 
     /// Returns the producer of a kind, for starts that ask for that much. The kind need
     /// not be loaded yet.
     pub fn producer(&self, kind: Kind, ask: Ask) -> KindProducer {
         let ask = (ask != Ask::default()).then(|| Arc::new(ask));
-        KindProducer { catalog: self.clone(), kind, ask }
+        KindProducer { catalog: self.clone(), kind, ask, work_folder: None }
     }
 }
 
@@ -95,7 +100,28 @@ struct Resolved {
     _starting: Starting,
 }
 
+impl Resolved {
+    fn new(
+        producer: Arc<ComponentProducer>,
+        work_folder: Option<&Path>,
+        starting: Starting,
+    ) -> Self {
+        let producer = match work_folder {
+            Some(path) => Arc::new(Arc::unwrap_or_clone(producer).with_work_folder(path)),
+            None => producer,
+        };
+        Self { producer, _starting: starting }
+    }
+}
+
 impl KindProducer {
+    /// Returns the producer with a place for the work folder that a start may be given: a
+    /// folder that is there, and that nobody but its tasks changes. Where none is given,
+    /// it is left alone.
+    pub fn with_work_folder(self, path: impl Into<PathBuf>) -> Self {
+        Self { work_folder: Some(path.into().into()), ..self }
+    }
+
     fn now(&self, owner: Option<&SessionId>) -> Result<Resolved, Refusal> {
         let (serving, starting) = self.catalog.starting(&self.kind)?;
         let producer = match &self.ask {
@@ -105,7 +131,7 @@ impl KindProducer {
         if let Err(Refusal::NotGranted(why)) = &producer {
             audit::denied_start(&self.kind, owner, why);
         }
-        Ok(Resolved { producer: producer?, _starting: starting })
+        Ok(Resolved::new(producer?, self.work_folder.as_deref(), starting))
     }
 }
 
@@ -131,6 +157,23 @@ impl Producer for KindProducer {
 }
 
 impl PinnedProducer {
+    /// Returns the producer with a place for the work folder that a start may be given: a
+    /// folder that is there, and that nobody but its tasks changes. Where none is given,
+    /// it is left alone.
+    pub fn with_work_folder(self, path: impl Into<PathBuf>) -> Self {
+        Self { work_folder: Some(path.into().into()), ..self }
+    }
+
+    /// Returns how many bytes the work folder of a start may have, by the policy as it is
+    /// now; `None` where it is given none, or would be refused.
+    pub fn work_folder(&self) -> Option<u64> {
+        let Pinned { component, manifest } = &self.pinned;
+        let rules = self.catalog.policy().rules(&component.0.kind);
+        let sources = self.catalog.sources();
+        let decision = terms::decision(&rules, manifest.as_ref(), &self.ask, sources).ok()?;
+        decision.limits.work_folder
+    }
+
     fn now(&self, owner: Option<&SessionId>) -> Result<Resolved, Refusal> {
         let Pinned { component, manifest } = &self.pinned;
         let rules = self.catalog.policy().rules(&component.0.kind);
@@ -142,8 +185,8 @@ impl PinnedProducer {
         if let Err(Refusal::NotGranted(why)) = &producer {
             audit::denied_start(&component.0.kind, owner, why);
         }
-        let _starting = Starting::of(Arc::clone(&component.0));
-        Ok(Resolved { producer: Arc::new(producer?), _starting })
+        let starting = Starting::of(Arc::clone(&component.0));
+        Ok(Resolved::new(Arc::new(producer?), self.work_folder.as_deref(), starting))
     }
 }
 

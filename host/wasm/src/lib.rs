@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+mod account;
 mod aside;
 mod audit;
 mod cache;
@@ -53,6 +54,7 @@ mod terms;
 mod text;
 mod trap;
 mod watch;
+mod work_folder;
 
 pub use self::{
     cache::{Cache, CacheError, FileStamp, digest_of},

@@ -15,6 +15,7 @@ use crate::{
     meter::Meter,
     network::Network,
     secret::Outlet,
+    work_folder::{OpenWorkFolder, WorkFolder},
 };
 
 /// The state behind one guest's imports.
@@ -25,6 +26,7 @@ pub(crate) struct Guest {
     /// The network as the guest may use it, and with it the grant.
     pub(crate) network: Arc<Network>,
     pub(crate) files: OpenFiles,
+    pub(crate) work: Option<WorkFolder>,
     pub(crate) meter: Meter,
     /// Where the driver and the guest meet; absent where there is no task.
     pub(crate) link: Option<Arc<Link>>,
@@ -44,6 +46,7 @@ pub(crate) enum Stdio {
 /// What a store is made from.
 pub(crate) struct Recipe<'a> {
     pub(crate) grant: &'a OpenGrant,
+    pub(crate) work: Option<OpenWorkFolder>,
     pub(crate) limits: Limits,
     pub(crate) args: &'a [String],
     pub(crate) stdio: Stdio,
@@ -78,6 +81,7 @@ impl Recipe<'_> {
             wasi.env(name, placeholder);
         }
         let denials = self.grant.denials(self.link.clone());
+        let work = self.work.map(|open| WorkFolder::new(open, denials.clone()));
         let resolver = engine.resolver().clone();
         let network = Arc::new(Network::new(self.grant.clone(), resolver, denials));
         sockets::open(&network, &mut wasi);
@@ -91,6 +95,7 @@ impl Recipe<'_> {
             http: Http::new(Arc::clone(&network), secrets),
             network,
             files: OpenFiles::new(self.limits.open_files),
+            work,
             meter: Meter::new(self.limits, Arc::clone(engine.memory()), self.peak),
             link: self.link,
             _live: self.live,

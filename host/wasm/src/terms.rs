@@ -1,6 +1,6 @@
 //! The terms of a start: what was decided for it, made ready.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use backlot_registry::{Refusal, StopBounds};
 
@@ -15,6 +15,8 @@ use crate::{
 pub(crate) struct Terms {
     pub(crate) grant: OpenGrant,
     pub(crate) limits: Limits,
+    /// Where the work folder is that the limits may give; only jobs have a place for one.
+    pub(crate) work_folder: Option<Arc<Path>>,
     /// The bounds of the stop ladder, where they are not the registry's own.
     pub(crate) bounds: Option<StopBounds>,
     /// How many tasks of the kind may be live at once, where that is not the registry's
@@ -27,7 +29,7 @@ pub(crate) struct Terms {
 impl Terms {
     /// Returns the terms of a start by somebody who decides on them.
     pub(crate) fn given(grant: OpenGrant, limits: Limits) -> Self {
-        Self { grant, limits, bounds: None, cap: None, lines: None }
+        Self { grant, limits, work_folder: None, bounds: None, cap: None, lines: None }
     }
 
     /// Decides on the terms of a start, and opens what it is granted.
@@ -55,6 +57,7 @@ impl Terms {
         Ok(Self {
             grant: grant.with_hints(decision.hints),
             limits: decision.limits,
+            work_folder: None,
             bounds: decision.bounds,
             cap: rules.tasks(),
             lines: Some(decision.lines),

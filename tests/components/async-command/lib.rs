@@ -9,6 +9,7 @@
 //! touch PATH         sets the times of a path, following links, and prints what came of it
 //! changes            tries every call that changes something on the first folder that is
 //!                    granted, and prints what came of each
+//! files STEP...      does each of the steps of `files.rs`, and prints what came of it
 //! fetch URL [NAME=VALUE]  fetches it, with a header in which `$VARIABLE` is filled in,
 //!                    and prints the status, the body and the `x-echo` header, backwards
 //! post URL BYTES     posts so many bytes, and prints the status
@@ -20,6 +21,7 @@
 //! ```
 
 mod changes;
+mod files;
 
 use wasip3::{
     filesystem::{
@@ -98,6 +100,7 @@ impl wasip3::exports::cli::run::Guest for Program {
                     .collect();
                 print(&said.concat()).await
             }
+            ["files", steps @ ..] => print(&files::all(steps).await.concat()).await,
             ["fetch", url, rest @ ..] => {
                 let said = match fetch(url, rest.first().copied(), None).await {
                     Ok((status, body, echo)) => {

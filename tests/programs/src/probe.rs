@@ -26,6 +26,7 @@
 //! paths PATH...            tries to read each path, and prints what came of it
 //! changes                  tries every call that changes something on the first folder that
 //!                          is granted, and prints what came of each
+//! files STEP...            does each of the steps of `files.rs`, and prints what came of it
 //! list DIR                 prints the names in a folder, or that it could not
 //! escape DIR               tries to leave DIR in many ways, and prints what came of each
 //! dial HOST:PORT...        tries to connect to each, and prints what came of it
@@ -41,6 +42,7 @@
 //! ```
 
 mod changes;
+mod files;
 
 use std::{
     env, fs,
@@ -172,6 +174,12 @@ fn main() -> io::Result<()> {
         ["changes"] => {
             for (call, came) in changes::all() {
                 writeln!(out, "{call}: {came:?}")?;
+            }
+            Ok(())
+        }
+        ["files", steps @ ..] => {
+            for said in files::all(steps) {
+                writeln!(out, "{said}")?;
             }
             Ok(())
         }

@@ -144,6 +144,7 @@ fn ask(with: &mut With, policy: &Policy) -> Result<Ask, Refused> {
             memory: with.memory,
             deadline: with.deadline,
             cpu: with.cpu,
+            work_folder: with.work_folder,
             ..LimitsAsk::default()
         },
         grace: with.grace,

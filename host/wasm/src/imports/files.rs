@@ -27,8 +27,19 @@ use wasmtime_wasi::{
     p3::bindings::filesystem::types as p3,
 };
 
-use super::Shadows;
-use crate::{denial::Denials, descriptors, policy::Sort, store::Guest, text};
+use super::{
+    Shadows,
+    work_folder::{code2, code3},
+};
+use crate::{
+    account::{Creates, Turn},
+    denial::Denials,
+    descriptors,
+    policy::Sort,
+    store::Guest,
+    text,
+    work_folder::{self, WorkFolder},
+};
 
 const OPEN_AT: &str = "[method]descriptor.open-at";
 const SET_TIMES_AT: &str = "[method]descriptor.set-times-at";
@@ -77,8 +88,9 @@ async fn open2(
     if !store.data_mut().files.has_room() {
         return Ok((Err(p2::ErrorCode::Quota),));
     }
-    let denials = store.data().network.denials().clone();
-    let answer = match open.watched(&denials, dir, path).await? {
+    let guest = store.data();
+    let (denials, work) = (guest.network.denials().clone(), guest.work_of(&dir));
+    let answer = match open.watched(&denials, work, dir, path).await? {
         Ok(opened) => {
             let guest = store.data_mut();
             guest.files.count(&opened);
@@ -88,7 +100,7 @@ async fn open2(
         Err(Refused::NotDirectory) => Err(p2::ErrorCode::NotDirectory),
         Err(Refused::NotPermitted) => Err(p2::ErrorCode::NotPermitted),
         Err(Refused::Unsupported) => Err(p2::ErrorCode::Unsupported),
-        Err(Refused::Io(error)) => Err(p2::ErrorCode::from(&error)),
+        Err(Refused::Io(error)) => Err(code2(&error)),
     };
     Ok((answer,))
 }
@@ -117,14 +129,14 @@ async fn open3(
         Err(error) => Err(error),
     })?;
     let Some(dir) = dir else { return Ok((Err(p3::ErrorCode::NotDirectory),)) };
-    let (has_room, denials) = accessor.with(|mut access| {
+    let (has_room, denials, work) = accessor.with(|mut access| {
         let guest = access.get();
-        (guest.files.has_room(), guest.network.denials().clone())
+        (guest.files.has_room(), guest.network.denials().clone(), guest.work_of(&dir))
     });
     if !has_room {
         return Ok((Err(p3::ErrorCode::Quota),));
     }
-    let answer = match open.watched(&denials, dir, path).await? {
+    let answer = match open.watched(&denials, work, dir, path).await? {
         Ok(opened) => Ok(accessor.with(|mut access| {
             let guest = access.get();
             guest.files.count(&opened);
@@ -134,7 +146,7 @@ async fn open3(
         Err(Refused::NotDirectory) => Err(p3::ErrorCode::NotDirectory),
         Err(Refused::NotPermitted) => Err(p3::ErrorCode::NotPermitted),
         Err(Refused::Unsupported) => Err(p3::ErrorCode::Unsupported),
-        Err(Refused::Io(error)) => Err(p3::ErrorCode::from(&error)),
+        Err(Refused::Io(error)) => Err(code3(&error)),
     };
     Ok((answer,))
 }
@@ -167,11 +179,12 @@ impl Open {
     async fn watched(
         self,
         denials: &Denials,
+        work: Option<WorkFolder>,
         dir: Dir,
         path: String,
     ) -> wasmtime::Result<Result<Descriptor, Refused>> {
         let shown = text::line(&path);
-        let opened = self.at(dir, path).await?;
+        let opened = self.at(work, dir, path).await?;
         let what = match &opened {
             Err(Refused::NotPermitted) => "is not granted in that way",
             Err(Refused::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -183,14 +196,29 @@ impl Open {
         Ok(opened)
     }
 
-    /// Opens `path` in `dir`, on a thread where it may block.
-    async fn at(self, dir: Dir, path: String) -> wasmtime::Result<Result<Descriptor, Refused>> {
-        tokio::task::spawn_blocking(move || self.now(&dir, Path::new(&path)))
-            .await
-            .context("a file could not be opened")
+    /// Opens `path` in `dir`, on a thread where it may block. In a work folder it takes
+    /// its turn.
+    async fn at(
+        self,
+        work: Option<WorkFolder>,
+        dir: Dir,
+        path: String,
+    ) -> wasmtime::Result<Result<Descriptor, Refused>> {
+        let opened = match work {
+            Some(work) => work.turn(move |turn| self.now(Some(turn), &dir, Path::new(&path))).await,
+            None => tokio::task::spawn_blocking(move || self.now(None, &dir, Path::new(&path)))
+                .await
+                .map_err(io::Error::other),
+        };
+        opened.context("a file could not be opened")
     }
 
-    fn now(self, dir: &Dir, path: &Path) -> Result<Descriptor, Refused> {
+    fn now(
+        self,
+        mut turn: Option<&mut Turn>,
+        dir: &Dir,
+        path: &Path,
+    ) -> Result<Descriptor, Refused> {
         if self.sync {
             return Err(Refused::Unsupported);
         }
@@ -208,9 +236,6 @@ impl Open {
         options
             .read(reads)
             .write(writes)
-            .truncate(self.truncate)
-            .create(self.create && !self.exclusive)
-            .create_new(self.create && self.exclusive)
             .maybe_dir(true)
             .follow(if self.follow { FollowSymlinks::Yes } else { FollowSymlinks::No })
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
@@ -219,7 +244,24 @@ impl Open {
         if !descriptors::are_left() {
             return Err(none_left());
         }
-        let opened = cap_primitives::fs::open(&dir.dir, path, &options).map_err(Refused::Io)?;
+        let opened = match turn.as_deref_mut() {
+            Some(turn) => {
+                let creates = match (self.create, self.exclusive) {
+                    (true, true) => Creates::New,
+                    (true, false) => Creates::WhatIsMissing,
+                    (false, _) => Creates::Nothing,
+                };
+                turn.open(&dir.dir, path, &options, creates, self.truncate)
+            }
+            None => {
+                options
+                    .truncate(self.truncate)
+                    .create(self.create && !self.exclusive)
+                    .create_new(self.create && self.exclusive);
+                cap_primitives::fs::open(&dir.dir, path, &options)
+            }
+        }
+        .map_err(Refused::Io)?;
         if !descriptors::is_for_guests(opened.as_raw_fd()) {
             return Err(none_left());
         }
@@ -228,6 +270,7 @@ impl Open {
             (false, true) => OpenMode::WRITE,
             (_, false) => OpenMode::READ,
         };
+        let mode = work_folder::marked_as(dir.open_mode, mode);
         let kind = rustix::fs::fstat(opened.as_fd())
             .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode))
             .map_err(|errno| Refused::Io(errno.into()))?;
@@ -237,7 +280,11 @@ impl Open {
             }
             rustix::fs::FileType::RegularFile if self.directory => Err(Refused::NotDirectory),
             rustix::fs::FileType::RegularFile => {
-                Ok(Descriptor::File(File::new(opened, dir.perms, mode, false)))
+                let file = File::new(opened, dir.perms, mode, false);
+                if let Some(turn) = turn {
+                    turn.opened(&file.file).map_err(Refused::Io)?;
+                }
+                Ok(Descriptor::File(file))
             }
             _ => Err(Refused::NotPermitted),
         }
@@ -296,7 +343,7 @@ async fn set_times2(
     };
     Ok((match times.at(dir.clone(), path).await? {
         Ok(()) => Ok(()),
-        Err(Refused::Io(error)) => Err(p2::ErrorCode::from(&error)),
+        Err(Refused::Io(error)) => Err(code2(&error)),
         Err(_) => Err(p2::ErrorCode::NotPermitted),
     },))
 }
@@ -323,7 +370,7 @@ async fn set_times3(
     let Some(dir) = dir else { return Ok((Err(p3::ErrorCode::NotDirectory),)) };
     Ok((match times.at(dir, path).await? {
         Ok(()) => Ok(()),
-        Err(Refused::Io(error)) => Err(p3::ErrorCode::from(&error)),
+        Err(Refused::Io(error)) => Err(code3(&error)),
         Err(_) => Err(p3::ErrorCode::NotPermitted),
     },))
 }
@@ -360,7 +407,7 @@ impl Times {
             return cap_primitives::fs::set_times_nofollow(&dir.dir, path, accessed, modified)
                 .map_err(Refused::Io);
         }
-        let opened = Open { follow: true, read: true, ..Open::default() }.now(dir, path)?;
+        let opened = Open { follow: true, read: true, ..Open::default() }.now(None, dir, path)?;
         let file = match &opened {
             Descriptor::File(file) => &file.file,
             Descriptor::Dir(dir) => &dir.dir,

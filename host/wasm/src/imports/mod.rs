@@ -12,6 +12,7 @@ pub(crate) mod names;
 pub(crate) mod preopens;
 pub(crate) mod sockets;
 pub(crate) mod stdio;
+pub(crate) mod work_folder;
 
 use wasmtime::{Engine, component::Linker};
 
@@ -34,6 +35,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         ("preopens", preopens::add as fn(&mut Linker<Guest>) -> Shadows),
         ("names", names::add),
         ("files", files::add),
+        ("work folder", work_folder::add),
         ("listing", listing::add),
         ("sockets", sockets::add),
         ("egress", egress::add),

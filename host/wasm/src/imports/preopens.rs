@@ -1,4 +1,5 @@
-//! `wasi:filesystem/preopens`: the granted folders, opened by the host once.
+//! `wasi:filesystem/preopens`: the granted folders, opened by the host once, and the work
+//! folder of a job.
 
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime_wasi::{
@@ -7,7 +8,11 @@ use wasmtime_wasi::{
 };
 
 use super::Shadows;
-use crate::{grant::OpenGrant, store::Guest};
+use crate::{
+    grant::OpenGrant,
+    store::Guest,
+    work_folder::{GUEST_PATH, WorkFolder},
+};
 
 pub(super) fn add(linker: &mut Linker<Guest>) -> Shadows {
     Ok(vec![
@@ -24,19 +29,21 @@ impl HasData for Preopens {
 
 struct View<'a> {
     grant: &'a OpenGrant,
+    work: Option<&'a WorkFolder>,
     table: &'a mut ResourceTable,
 }
 
 fn view(guest: &mut Guest) -> View<'_> {
-    View { grant: guest.network.grant(), table: &mut guest.table }
+    View { grant: guest.network.grant(), work: guest.work.as_ref(), table: &mut guest.table }
 }
 
 impl View<'_> {
     fn directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
-        let mut found = Vec::with_capacity(self.grant.dirs().len());
-        for open in self.grant.dirs() {
-            let dir = Descriptor::Dir(open.dir.clone());
-            found.push((self.table.push(dir)?, open.guest.clone()));
+        let granted = self.grant.dirs().iter().map(|open| (&open.dir, open.guest.as_str()));
+        let work = self.work.map(|work| (work.dir(), GUEST_PATH));
+        let mut found = Vec::with_capacity(self.grant.dirs().len() + 1);
+        for (dir, guest) in granted.chain(work) {
+            found.push((self.table.push(Descriptor::Dir(dir.clone()))?, guest.to_owned()));
         }
         Ok(found)
     }
