@@ -78,7 +78,9 @@ impl Holding {
         name: &str,
     ) -> Result<Self, HoldingError> {
         let plugins = absolute(config.plugins.clone());
-        let host = Host::start(config)?;
+        // What does not fit into memory is as safe as the rest there, and as private.
+        let spill = jobs.data.join("spill");
+        let host = Host::start(Config { spill, ..config })?;
         let surface = host.registry().attach_surface(name);
         let (jobs, recovered) = Jobs::open(&host, jobs).await?;
         let jobs = Arc::new(jobs);

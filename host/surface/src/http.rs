@@ -41,7 +41,8 @@ pub fn router(api: Api) -> Router {
 fn routes(surface: Surface) -> Router {
     Router::new()
         .route("/v1/jobs", post(jobs::spawn).get(jobs::list))
-        .route("/v1/jobs/{id}", get(jobs::look).delete(jobs::remove))
+        // Whoever asks for the head alone is told nothing, and nothing is settled by it.
+        .route("/v1/jobs/{id}", get(jobs::look).head(no_method).delete(jobs::remove))
         .route("/v1/jobs/{id}/output", get(output::read))
         .route("/v1/jobs/{id}/stop", post(jobs::stop))
         .route("/v1/jobs/{id}/retry", post(jobs::retry))

@@ -50,6 +50,7 @@ impl Recorded for Grant {
                 memory: self.memory,
                 deadline: millis(self.deadline_ms),
                 cpu: millis(self.cpu_ms),
+                work_folder: self.work_folder,
                 ..LimitsAsk::default()
             },
             grace: millis(self.grace_ms),

@@ -2,6 +2,9 @@
 
 use std::{
     collections::HashMap,
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -89,6 +92,11 @@ impl TaskLauncher {
             generation: generation.number,
         };
         let producer = self.versions.plugins().catalog().producer_of(pinned, ask);
+        let work = self.records.folder().work(job.id);
+        if producer.work_folder().is_some() {
+            make(work.clone()).await?;
+        }
+        let producer = producer.with_work_folder(work);
         let start = Start {
             label: job.spec.label.clone(),
             input: job.stage_input().to_owned(),
@@ -163,6 +171,16 @@ impl Launcher for TaskLauncher {
         let task = self.task(run)?;
         self.registry.get(&task, &Caller::Operator).ok()?.detail
     }
+}
+
+/// Makes the folder that a job works in, for this user alone, unless it is there.
+async fn make(work: PathBuf) -> Result<(), LaunchError> {
+    let shown = work.display().to_string();
+    let made = tokio::task::spawn_blocking(move || {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&work)
+    });
+    let made = made.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    made.map_err(|error| LaunchError::Unavailable(format!("the work folder {shown}: {error}")))
 }
 
 /// Returns where the job's current run stands, as its producer is told.

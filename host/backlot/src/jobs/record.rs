@@ -29,6 +29,10 @@ impl Records {
         Self { folder, limits, watched: Mutex::default() }
     }
 
+    pub(super) fn folder(&self) -> &DataFolder {
+        &self.folder
+    }
+
     /// Returns what is notified whenever something of a job was recorded.
     pub(super) fn watch(&self, job: JobId) -> Arc<Notify> {
         let mut watched = lock(&self.watched);

@@ -64,7 +64,7 @@ pub(super) async fn list(
         session: query.session.map(Into::into),
         status: query.status,
         before: query.before,
-        limit: query.limit.unwrap_or(PAGE).min(PAGE_MOST),
+        limit: query.limit.unwrap_or(PAGE).clamp(1, PAGE_MOST),
     };
     let page = surface.api.manager.list(&who.0, query).await?;
     let progress = surface.api.manager.progress(&page.jobs).await;
@@ -175,7 +175,7 @@ pub(super) async fn files(
 ) -> Result<Json<FilesReply>, Failure> {
     let id = surface.api.manager.find(&digits, &who.0).await?;
     let work = surface.api.folder.work(id);
-    let most = query.limit.unwrap_or(FILES).min(FILES_MOST);
+    let most = query.limit.unwrap_or(FILES).clamp(1, FILES_MOST);
     let listed = blocking(move || {
         let listed = files::list(&work, most);
         listed.map_err(|error| Failure::io("the job's files cannot be listed", &error))

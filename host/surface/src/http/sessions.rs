@@ -58,7 +58,7 @@ pub(super) async fn entries(
     Asked(query): Asked<EntriesQuery>,
 ) -> Result<Json<EntriesReply>, Failure> {
     let session = who.session(&name)?;
-    let most = query.limit.unwrap_or(ENTRIES).min(ENTRIES_MOST);
+    let most = query.limit.unwrap_or(ENTRIES).clamp(1, ENTRIES_MOST);
     let entries = surface.api.manager.entries(&session, query.after, most).await?;
     let next = entries.last().map_or(query.after, |(number, _)| *number);
     Ok(Json(EntriesReply { entries: entries.into_iter().map(EntryView::of).collect(), next }))

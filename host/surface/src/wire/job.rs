@@ -1,7 +1,9 @@
 //! A job as it is shown, and what is asked of one.
 
-use backlot_jobs::{DeliveryId, Failure as Failed, How, Job, JobId, Phase, RetryPolicy};
-use backlot_jobs::{Run, RunId, Schedule, Status, Wait};
+use backlot_jobs::{
+    DeliveryId, Failure as Failed, How, Job, JobId, Phase, RetryPolicy, Run, RunId, Schedule,
+    Status, Wait,
+};
 use backlot_registry::Cause;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

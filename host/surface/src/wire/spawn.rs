@@ -101,9 +101,9 @@ pub struct Grant {
     /// How long a run may take to wind down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// Whether the job has a folder to work in.
-    #[serde(skip_serializing_if = "is_not")]
-    pub work_folder: bool,
+    /// How large the folder that the job works in may become, in bytes; 0 for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_folder: Option<u64>,
 }
 
 impl Grant {
@@ -279,7 +279,7 @@ mod tests {
                 cpu_ms: Some(1),
                 deadline_ms: Some(2),
                 grace_ms: Some(3),
-                work_folder: true,
+                work_folder: Some(1_048_576),
             },
             expects: Some(Expects {
                 plugins: Some("/plugins".into()),
@@ -336,7 +336,7 @@ mod tests {
     "cpu_ms": 1,
     "deadline_ms": 2,
     "grace_ms": 3,
-    "work_folder": true
+    "work_folder": 1048576
   },
   "expects": {
     "plugins": "/plugins",

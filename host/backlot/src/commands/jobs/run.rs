@@ -213,7 +213,7 @@ fn grant_of(with: &With) -> Result<Grant, Refused> {
         cpu_ms: with.cpu.map(millis),
         deadline_ms: with.deadline.map(millis),
         grace_ms: with.grace.map(millis),
-        ..Grant::default()
+        work_folder: with.work_folder,
     })
 }
 

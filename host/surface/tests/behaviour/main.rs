@@ -1,0 +1,19 @@
+//! What a surface promises to whoever connects to it, over a real socket.
+
+#![deny(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails where something is not as it should be"
+)]
+
+mod harness;
+
+mod access;
+mod connections;
+mod files;
+mod hostile;
+mod jobs;
+mod output;
+mod sessions;
