@@ -75,7 +75,7 @@ impl Followed {
                                 run.task.as_ref().is_none_or(|it| *it == task)
                             }) =>
                     {
-                        changed.await
+                        changed.await;
                     }
                     _ => return,
                 }

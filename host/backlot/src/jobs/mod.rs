@@ -19,10 +19,13 @@ use backlot_jobs::{
 use backlot_registry::{SessionId, SystemClock};
 use tokio::sync::Notify;
 
-use self::{launcher::TaskLauncher, record::Records, steps::Steps, versions::Versions};
+use self::{
+    keeping::Keeping, launcher::TaskLauncher, record::Records, steps::Steps, versions::Versions,
+};
 use crate::host::Host;
 
 mod grant;
+mod keeping;
 mod launcher;
 mod record;
 mod spawn;
@@ -40,6 +43,9 @@ pub struct JobsConfig {
     pub manager: backlot_jobs::Config,
     /// How much of each job's output and log is recorded.
     pub record: Limits,
+    /// How many bytes of output and files jobs have together. Past it the oldest that have
+    /// ended are deleted.
+    pub keep_bytes: u64,
 }
 
 impl JobsConfig {
@@ -49,6 +55,8 @@ impl JobsConfig {
             data: data.into(),
             manager: backlot_jobs::Config::default(),
             record: Limits::default(),
+            // A folder that a laptop bears.
+            keep_bytes: 8 << 30,
         }
     }
 }
@@ -82,6 +90,7 @@ pub struct Jobs {
     store: Arc<SqliteStore>,
     record: Limits,
     changed: Arc<Notify>,
+    _keeping: Keeping,
     // The last to be dropped: somebody else may have the folder then.
     held: Held,
 }
@@ -119,6 +128,7 @@ impl Jobs {
         };
         let shared: Arc<dyn Store> = store.clone();
         let (manager, recovered) = Manager::open(shared, world, config.manager).await?;
+        let keeping = Keeping::start(manager.clone(), folder.jobs(), config.keep_bytes);
         let jobs = Self {
             manager,
             launcher,
@@ -127,6 +137,7 @@ impl Jobs {
             store,
             record: config.record,
             changed,
+            _keeping: keeping,
             held,
         };
         jobs.sweep().await?;

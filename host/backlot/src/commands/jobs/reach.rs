@@ -39,7 +39,8 @@ pub(super) enum Reach {
 /// What changes can be asked of.
 pub(super) struct Acting {
     pub(super) client: Client,
-    pub(super) folder: DataFolder,
+    /// What the socket is reached through.
+    _folder: DataFolder,
     /// This process, where no other holds the folder.
     pub(super) holding: Option<Holding>,
 }
@@ -87,14 +88,14 @@ pub(super) async fn act(common: &Common, name: &str) -> Result<Acting, Told> {
     let deadline = Instant::now() + STARTING;
     loop {
         match Client::connect(&folder.socket_address()).await {
-            Ok(client) => return Ok(Acting { client, folder, holding: None }),
+            Ok(client) => return Ok(Acting { client, _folder: folder, holding: None }),
             Err(ClientError::NoHost { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         match hold(common, &folder, name).await {
             Ok(holding) => {
                 let client = Client::connect(&folder.socket_address()).await?;
-                return Ok(Acting { client, folder, holding: Some(holding) });
+                return Ok(Acting { client, _folder: folder, holding: Some(holding) });
             }
             Err(Held::Told(told)) => return Err(told),
             // It was taken meanwhile, or is just being given free.
