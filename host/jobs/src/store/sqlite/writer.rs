@@ -35,12 +35,10 @@ const LOG_WATCHED: u64 = 256;
 /// From how many pages on the log is copied into the database: 16 MiB.
 const LOG_COPIED: u64 = 4_096;
 
-/// From how many pages on whoever still reads from the log is waited for, so that it
-/// can be begun anew: 32 MiB.
-const LOG_AWAITED: u64 = 2 * LOG_COPIED;
-
-/// For how long they are waited for. Then the log grows on, and they are waited for
-/// again when it has grown by as much: a backup reads for long.
+/// For how long whoever still reads from the log is waited for, once it is twice as
+/// long, so that it can be begun anew. Then the log grows
+/// on, and they are waited for again when it has grown by as much: a backup reads for
+/// long.
 const LOG_PATIENCE: Duration = Duration::from_millis(200);
 
 /// How much of the log is kept once it is copied, in bytes.
@@ -82,7 +80,9 @@ pub(super) struct Writer {
     counters: Arc<Counters>,
     /// What was written since the length of the log was looked at, in changes.
     unwatched: u64,
-    /// From how many pages on the log is copied next.
+    /// From how many pages on the log is copied.
+    log_copied: u64,
+    /// From how many pages on it is copied next.
     copied_from: u64,
     /// From how many pages on its readers are awaited next.
     awaited_from: u64,
@@ -113,8 +113,9 @@ impl Writer {
             others: 0,
             counters,
             unwatched: 0,
+            log_copied: LOG_COPIED,
             copied_from: LOG_COPIED,
-            awaited_from: LOG_AWAITED,
+            awaited_from: 2 * LOG_COPIED,
             broken: None,
         }
     }
@@ -276,16 +277,15 @@ impl Writer {
         // A copy that is not made now is made later, and a damaged file shows elsewhere.
         let Ok(pages) = self.checkpoint("NOOP") else { return };
         self.counters.log_pages.fetch_max(pages, Relaxed);
+        if pages < self.log_copied {
+            (self.copied_from, self.awaited_from) = (self.log_copied, 2 * self.log_copied);
+        }
         if pages < self.copied_from {
-            self.copied_from = LOG_COPIED;
-            if pages < LOG_COPIED {
-                self.awaited_from = LOG_AWAITED;
-            }
             return;
         }
         self.counters.copies.fetch_add(1, Relaxed);
         if pages >= self.awaited_from {
-            self.awaited_from = pages + LOG_AWAITED;
+            self.awaited_from = pages + 2 * self.log_copied;
             let _ = self.connection.busy_timeout(LOG_PATIENCE);
             let _ = self.checkpoint("RESTART");
             let _ = self.connection.busy_timeout(self.patience);
@@ -293,7 +293,7 @@ impl Writer {
             let _ = self.checkpoint("PASSIVE");
         }
         // Where somebody reads from it, it goes on.
-        self.copied_from = pages + LOG_COPIED / 4;
+        self.copied_from = pages + self.log_copied / 4;
     }
 
     /// Returns how many pages the log has.
@@ -358,5 +358,194 @@ fn text_of(change: &Change) -> usize {
             _ => 0,
         },
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use backlot_registry::Kind;
+
+    use super::{
+        super::{SqliteOptions, file},
+        *,
+    };
+    use crate::{
+        id::{JobId, RunId},
+        job::{Ending, Report, Spec, Status},
+        session::{Body, Entry, Session},
+        store::{Limits, Spawned},
+    };
+
+    const LIMITS: Limits = Limits { per_session: 100, total: 100, depth: 1, queued: 0 };
+
+    fn spawning(id: u128, input: String) -> Change {
+        let spec = Spec {
+            kind: Kind::new("grep").unwrap(),
+            input,
+            label: "look".into(),
+            parent: "chat".into(),
+            incarnation: 0,
+            grant: None,
+            inherit: None,
+            parent_run: None,
+            entry: None,
+            key: None,
+            max_attempts: 3,
+            retry: None,
+            pinned: None,
+            schedule: None,
+            announced: true,
+        };
+        Change::Spawn(Box::new(Spawned {
+            id: JobId::from_bits(id),
+            run: RunId::from_bits(id),
+            spec,
+            state: None,
+            due_ms: 0,
+            queue: false,
+            limits: LIMITS,
+            now_ms: 1,
+        }))
+    }
+
+    fn ending(id: u128) -> Change {
+        let report = Report {
+            ending: Ending::Completed,
+            result: Some("done".into()),
+            detail: None,
+            state: None,
+            again_ms: None,
+            told: false,
+        };
+        let event = Event::Finished { run: None, report };
+        Change::Happen { job: JobId::from_bits(id), event, limits: LIMITS, now_ms: 2 }
+    }
+
+    /// A store that may have so many pages more than it has, as if its disk had no room.
+    fn writer(file: &std::path::Path) -> Writer {
+        let connection = file::open(file, &SqliteOptions::default()).unwrap();
+        Writer::new(connection, file.to_owned(), Duration::ZERO, Arc::default())
+    }
+
+    fn limit(writer: &Writer, more: i64) {
+        let pages: i64 =
+            writer.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        let set = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        writer
+            .connection
+            .pragma_update_and_check(None, "max_page_count", pages + more, set)
+            .unwrap();
+    }
+
+    fn make(writer: &mut Writer, changes: Vec<Change>) -> Vec<Result<Changed, ChangeError>> {
+        let (mut batch, mut answers) = (Vec::new(), Vec::new());
+        for change in changes {
+            let (answer, answered) = oneshot::channel();
+            batch.push(Submitted { change: Box::new(change), answer });
+            answers.push(answered);
+        }
+        writer.make(&mut batch);
+        answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect()
+    }
+
+    #[test]
+    fn c67_a_full_disk_refuses_what_is_new_and_loses_no_ending() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = writer(&folder.path().join("jobs.db"));
+        let session = Session { id: "chat".into(), incarnation: 1, created_ms: 1 };
+        let mut changes = vec![Change::Open { session }];
+        changes.extend((1..=3).map(|id| spawning(id, String::new())));
+        assert!(make(&mut writer, changes).iter().all(Result::is_ok));
+        limit(&writer, 3);
+        let large = || "x".repeat(100_000);
+        let changes = vec![ending(1), spawning(4, large()), ending(2), spawning(5, large())];
+        let mut answers = make(&mut writer, changes);
+        for answer in [answers.remove(3), answers.remove(1)] {
+            let error = answer.unwrap_err();
+            assert!(matches!(error, ChangeError::Store(StoreError::Full { .. })), "{error:?}");
+            assert!(error.to_string().contains("no space is left for"), "{error}");
+        }
+        for answer in answers {
+            let Changed::Job { job, .. } = answer.unwrap() else { panic!("no job") };
+            assert_eq!(job.status(), Status::Completed);
+        }
+        // Once there is room again, all goes on.
+        limit(&writer, 1_000);
+        let changes = vec![spawning(4, large()), ending(4), ending(3)];
+        assert!(make(&mut writer, changes).iter().all(Result::is_ok));
+        let ended = "SELECT count(*) FROM job WHERE ended_ms IS NOT NULL";
+        let count = |sql| writer.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+        assert_eq!(count(ended).unwrap(), 4);
+        assert_eq!(count("SELECT ended FROM store").unwrap(), 4);
+        writer.close().unwrap();
+    }
+
+    /// Makes the log longer by so many pages, and lets the writer look at it.
+    fn lengthen(writer: &mut Writer, pages: u64) {
+        let session = Session { id: "chat".into(), incarnation: 1, created_ms: 1 };
+        let body = Body::Text("x".repeat(4_096 * 4));
+        for _ in 0..pages / 4 {
+            let id = JobId::random().unwrap().to_string();
+            let entry = Entry { id, target: None, body: body.clone(), at_ms: 1 };
+            let session_id = session.id.clone();
+            writer.unwatched = LOG_WATCHED;
+            let changes = vec![
+                Change::Open { session: session.clone() },
+                Change::Append { session: session_id, entry },
+            ];
+            assert!(make(writer, changes).iter().all(Result::is_ok));
+        }
+    }
+
+    #[test]
+    fn the_log_is_begun_anew_although_others_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("jobs.db");
+        let mut writer = writer(&file);
+        writer.log_copied = 64;
+        let longest = |writer: &Writer| writer.counters.log_pages.swap(0, Relaxed);
+        lengthen(&mut writer, 400);
+        let alone = longest(&writer);
+        assert!((64..96).contains(&alone), "{alone} pages");
+        // One that reads on has it grow.
+        let reader = Connection::open(&file).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM entry").unwrap();
+        lengthen(&mut writer, 400);
+        let grown = longest(&writer);
+        assert!(grown > 400, "{grown} pages");
+        drop(reader);
+        lengthen(&mut writer, 200);
+        longest(&writer);
+        // Many that read in turn, so that there is always one, do not.
+        let (is_over, counters) = (Arc::new(AtomicBool::new(false)), writer.counters.clone());
+        let reads = {
+            let is_over = is_over.clone();
+            std::thread::spawn(move || {
+                let readers = [(); 2].map(|()| Connection::open(&file).unwrap());
+                let begin = "BEGIN; SELECT count(*) FROM session";
+                let mut turn = 0;
+                readers[0].execute_batch(begin).unwrap();
+                while !is_over.load(Relaxed) {
+                    turn += 1;
+                    readers[turn % 2].execute_batch(begin).unwrap();
+                    readers[(turn - 1) % 2].execute_batch("COMMIT").unwrap();
+                    // It reads while some are written, unless the writer waits for it.
+                    let (begun, batches) = (Instant::now(), counters.batches.load(Relaxed));
+                    while counters.batches.load(Relaxed) < batches + 5
+                        && begun.elapsed() < LOG_PATIENCE / 10
+                    {
+                        std::thread::yield_now();
+                    }
+                }
+                turn
+            })
+        };
+        lengthen(&mut writer, 600);
+        is_over.store(true, Relaxed);
+        assert!(reads.join().unwrap() > 10);
+        let shared = longest(&writer);
+        assert!(shared < 400, "{shared} pages");
     }
 }
