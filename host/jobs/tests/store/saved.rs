@@ -194,3 +194,21 @@ async fn what_is_no_store_is_not_restored() {
     assert!(files(folder.path()) == before);
     assert_eq!(ids(&open(&file)).await, [2, 1]);
 }
+
+#[tokio::test]
+async fn another_file_system_is_used_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let vfs = Some("unix-excl".to_owned());
+    let options = SqliteOptions { vfs, ..SqliteOptions::default() };
+    let open = || SqliteStore::open(&at(&folder), options.clone()).unwrap();
+    let store = open();
+    make(&store, opening("chat", 1)).await;
+    make(&store, spawning(1)).await;
+    assert_eq!(ids(&store).await, [1]);
+    // It is that one, which lets no other process in.
+    assert!(!folder.path().join("jobs.db-shm").exists());
+    drop(store);
+    assert_eq!(ids(&open()).await, [1]);
+    let unknown = SqliteOptions { vfs: Some("no such".into()), ..SqliteOptions::default() };
+    SqliteStore::open(&at(&folder), unknown).unwrap_err();
+}

@@ -113,7 +113,8 @@ fn must_be_unused(file: &Path) -> Result<(), StoreError> {
 
 /// Gives what is there another name, with what belongs to it, and returns that.
 fn put_aside(file: &Path) -> Result<Option<std::path::PathBuf>, StoreError> {
-    let parts = ["-wal", "-shm", "-journal", ""];
+    // The file before its log: without the log, it would pass for the whole.
+    let parts = ["", "-wal", "-journal", "-shm"];
     let is_there = |file: &Path| fs::symlink_metadata(file).is_ok();
     if !parts.iter().any(|part| is_there(&beside(file, part))) {
         return Ok(None);

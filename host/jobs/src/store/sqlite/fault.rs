@@ -72,7 +72,9 @@ fn of_sqlite(error: &rusqlite::Error, file: &Path) -> StoreError {
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => StoreError::ReadOnly { path, why },
         ErrorCode::CannotOpen => StoreError::Io {
             path,
-            why: format!("{why}: its folder must be there, and this user must be let into it"),
+            why: format!(
+                "{why}: its folder must be there, and this user must be able to write in it"
+            ),
         },
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Io {
             path,

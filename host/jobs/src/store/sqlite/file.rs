@@ -37,7 +37,11 @@ pub(super) fn open(file: &Path, options: &SqliteOptions) -> Result<Connection, S
     if options.vfs.is_none() && !is_there(file)? {
         create(file)?;
     }
-    let connection = connect(file, options, Use::Writing)?;
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    if options.vfs.is_some() {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let connection = connect(file, flags, options, Use::Writing).map_err(|fault| fault.at(file))?;
     let tell = |error: rusqlite::Error| Fault::from(error).at(file);
     if options.vfs.is_some() && page_count(&connection).map_err(tell)? == 0 {
         migrate(&connection, 0).map_err(|fault| fault.at(file))?;
@@ -87,14 +91,17 @@ impl Reading {
         file: &Path,
         options: &SqliteOptions,
     ) -> Result<Connection, StoreError> {
+        self.try_connect(file, options).map_err(|fault| fault.at(file))
+    }
+
+    fn try_connect(self, file: &Path, options: &SqliteOptions) -> Result<Connection, Fault> {
+        let read_only = OpenFlags::SQLITE_OPEN_READ_ONLY;
         match self {
-            Self::Shared => connect(file, options, Use::Reading),
-            Self::Protected => {
-                connect_as(file, file, OpenFlags::SQLITE_OPEN_READ_ONLY, options, Use::Reading)
-            }
+            Self::Shared => connect(file, OpenFlags::SQLITE_OPEN_READ_WRITE, options, Use::Reading),
+            Self::Protected => connect(file, read_only, options, Use::Reading),
             Self::Immutable => {
-                let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-                connect_as(file, &immutable(file), flags, options, Use::Reading)
+                let flags = read_only | OpenFlags::SQLITE_OPEN_URI;
+                connect(&immutable(file), flags, options, Use::Reading)
             }
         }
     }
@@ -107,13 +114,12 @@ fn reading_of(file: &Path, options: &SqliteOptions) -> Result<Reading, StoreErro
         return Err(StoreError::Io { path: file.to_owned(), why });
     }
     let can_read = |reading: Reading| -> Result<bool, StoreError> {
-        let connection = reading.connect(file, options)?;
-        match page_count(&connection) {
+        let connection = reading.try_connect(file, options);
+        let read = connection.and_then(|connection| Ok(page_count(&connection)?));
+        match read.map_err(|fault| (fault.is_busy(), fault.at(file))) {
             Ok(_) => Ok(true),
-            Err(error) => match Fault::from(error).at(file) {
-                StoreError::ReadOnly { .. } | StoreError::Io { .. } => Ok(false),
-                other => Err(other),
-            },
+            Err((false, StoreError::ReadOnly { .. } | StoreError::Io { .. })) => Ok(false),
+            Err((_, error)) => Err(error),
         }
     };
     if can_read(Reading::Shared)? {
@@ -183,21 +189,12 @@ fn create(file: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn connect(file: &Path, options: &SqliteOptions, to: Use) -> Result<Connection, StoreError> {
-    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
-    if options.vfs.is_some() && to == Use::Writing {
-        flags |= OpenFlags::SQLITE_OPEN_CREATE;
-    }
-    connect_as(file, file, flags, options, to)
-}
-
-fn connect_as(
-    file: &Path,
+fn connect(
     name: &Path,
     flags: OpenFlags,
     options: &SqliteOptions,
     to: Use,
-) -> Result<Connection, StoreError> {
+) -> Result<Connection, Fault> {
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match &options.vfs {
         None => Connection::open_with_flags(name, flags),
@@ -216,11 +213,9 @@ fn connect_as(
         }
         Ok(())
     };
-    let connection = connection.and_then(|connection| {
-        set_up(&connection)?;
-        Ok(connection)
-    });
-    connection.map_err(|error| Fault::from(error).at(file))
+    let connection = connection?;
+    set_up(&connection)?;
+    Ok(connection)
 }
 
 /// Returns the address under which SQLite takes a file for one that nobody writes.
@@ -437,4 +432,30 @@ pub(super) fn sync_folder_of(file: &Path) -> io::Result<()> {
     let folder = folder.unwrap_or(Path::new("."));
     // Only on Unix is a folder a file.
     if cfg!(unix) { fs::File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c72_a_store_on_a_medium_that_cannot_be_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("a b%20?c#d&é'\"");
+        fs::create_dir(&folder).unwrap();
+        let (file, options) = (folder.join("jobs.db"), SqliteOptions::default());
+        let connection = open(&file, &options).unwrap();
+        connection.pragma_update(None, "wal_checkpoint", "TRUNCATE").unwrap();
+        drop(connection);
+        let left = || fs::read_dir(&folder).unwrap().count();
+        for more in ["-wal", "-shm"] {
+            fs::remove_file(beside(&file, more)).unwrap();
+        }
+        for reading in [Reading::Immutable, Reading::Protected] {
+            let connection = reading.connect(&file, &options).unwrap();
+            assert_eq!(look_over(&connection, &file, &options).unwrap(), 1);
+            connection.execute_batch("INSERT INTO result VALUES (1, '')").unwrap_err();
+            assert!(left() == 1 || reading == Reading::Protected);
+        }
+    }
 }

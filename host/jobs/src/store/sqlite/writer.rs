@@ -157,11 +157,19 @@ impl Writer {
             Err(Failed::Begin(error)) => {
                 changes.iter().map(|_| Err(error.clone().into())).collect()
             }
-            Err(Failed::Undone(error)) if changes.len() == 1 => vec![Err(error.into())],
-            Err(Failed::Undone(_)) => {
-                self.counters.undone.fetch_add(1, Relaxed);
-                // One of them is at fault, or there is room for some and not for all.
-                changes.iter().map(|change| self.alone(change)).collect::<Vec<_>>()
+            Err(Failed::Undone(error)) => {
+                let is_full = matches!(error, StoreError::Full { .. });
+                if is_full {
+                    // A log that is begun anew need not grow.
+                    let _ = self.checkpoint("RESTART");
+                }
+                if changes.len() == 1 && !is_full {
+                    vec![Err(error.into())]
+                } else {
+                    self.counters.undone.fetch_add(1, Relaxed);
+                    // One of them is at fault, or there is room for some and not for all.
+                    changes.iter().map(|change| self.alone(change)).collect::<Vec<_>>()
+                }
             }
         };
         self.unwatched += changes.iter().map(|change| weight_of(change)).sum::<u64>();
