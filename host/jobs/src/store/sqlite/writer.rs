@@ -161,7 +161,7 @@ impl Writer {
                 let is_full = matches!(error, StoreError::Full { .. });
                 if is_full {
                     // A log that is begun anew need not grow.
-                    let _ = self.checkpoint("RESTART");
+                    self.begin_log_anew();
                 }
                 if changes.len() == 1 && !is_full {
                     vec![Err(error.into())]
@@ -253,6 +253,8 @@ impl Writer {
                     if !fault.is_busy() || begun.elapsed() >= self.patience {
                         return Err(fault);
                     }
+                    // There are locks that SQLite itself does not wait for.
+                    std::thread::sleep(Duration::from_millis(1));
                 }
             }
         }
@@ -294,14 +296,20 @@ impl Writer {
         self.counters.copies.fetch_add(1, Relaxed);
         if pages >= self.awaited_from {
             self.awaited_from = pages + 2 * self.log_copied;
-            let _ = self.connection.busy_timeout(LOG_PATIENCE);
-            let _ = self.checkpoint("RESTART");
-            let _ = self.connection.busy_timeout(self.patience);
+            self.begin_log_anew();
         } else {
             let _ = self.checkpoint("PASSIVE");
         }
         // Where somebody reads from it, it goes on.
         self.copied_from = pages + self.log_copied / 4;
+    }
+
+    /// Copies all of the log into the database, and has what is written next begin it
+    /// anew, unless somebody reads from it for long.
+    fn begin_log_anew(&self) {
+        let _ = self.connection.busy_timeout(LOG_PATIENCE);
+        let _ = self.checkpoint("RESTART");
+        let _ = self.connection.busy_timeout(self.patience);
     }
 
     /// Returns how many pages the log has.
