@@ -7,9 +7,11 @@ target := env("CARGO_TARGET_DIR", "target")
 kinds := target / "plugins"
 
 guest := "--profile guest --target wasm32-wasip2"
-# What stands on wasmtime. The registry's tests pause time, which another build
-# of tokio does; apart from them, one build of the dependencies serves all.
+# What stands on wasmtime. Tests of what does not pause time, which another build of
+# tokio does; apart from them, one build of the dependencies serves all.
 host := "-p backlot -p backlot-wasm -p backlot-tests"
+# What stands on tokio alone.
+alone := "-p backlot-registry -p backlot-jobs -p backlot-surface"
 # The parts of the kinds that know nothing of WebAssembly.
 portable := "-p backlot-sdk -p grep -p checksum -p pipeline -p loop-until"
 producers := "-p ticker -p grep -p checksum -p noop -p pipeline -p loop-until -p faulty"
@@ -57,17 +59,17 @@ test: plugins
     cargo build --quiet {{ guest }} {{ fixtures }}
     cargo build --quiet {{ host }}
     cargo test --quiet --doc {{ host }}
-    cargo test --quiet --doc -p backlot-registry -p backlot-sdk
+    cargo test --quiet --doc {{ alone }} -p backlot-sdk
     cargo nextest run {{ portable }}
-    cargo nextest run -p backlot-registry
+    cargo nextest run {{ alone }}
     cargo nextest run {{ host }}
 
 # Check format, lints and documentation
 lint: setup
     cargo fmt --all --check
-    cargo clippy --quiet {{ host }} -p backlot-registry {{ portable }} --all-targets -- -D warnings
+    cargo clippy --quiet {{ host }} {{ alone }} {{ portable }} --all-targets -- -D warnings
     cargo clippy --quiet {{ guest }} {{ producers }} {{ fixtures }} -- -D warnings
-    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps {{ host }} -p backlot-registry -p backlot-sdk
+    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps {{ host }} {{ alone }} -p backlot-sdk
 
 # Measure with optimised builds, print figures beside their targets, and compare with the run before
 bench: plugins
