@@ -116,7 +116,11 @@ async fn drive(me: Weak<Inner>, mut job: Job, mut run: RunId, mut first: Option<
         let mut ended = Box::pin(guarded(ended));
         let over = inner.follow(job.id, run);
         let at_once = (&mut ended).now_or_never();
-        inner.note_launch(job.id, run, task, code, at_once.is_some()).await;
+        let goes_on = inner.note_launch(job.id, run, task, code, at_once.is_some()).await;
+        if !goes_on {
+            inner.forget(run);
+            return;
+        }
         drop(inner);
         let outcome = match at_once {
             Some(outcome) => outcome,
@@ -218,6 +222,7 @@ impl Inner {
 
     /// Writes down what was launched, and stops it if its job has ended meanwhile, or went
     /// on without it, or is wanted to stop by somebody whom it was not there to hear.
+    /// Returns whether its end is still to be heard of.
     async fn note_launch(
         &self,
         id: JobId,
@@ -225,10 +230,10 @@ impl Inner {
         task: Option<String>,
         code: Option<Code>,
         has_ended: bool,
-    ) {
+    ) -> bool {
         let is_news = task.is_some() || code.is_some();
         if !is_news && has_ended {
-            return;
+            return true;
         }
         let event = Event::Launched { run, task, code };
         let read = self.insist(|| async {
@@ -237,18 +242,18 @@ impl Inner {
                 false => self.store.job(id).await,
             }
         });
-        let Some(read) = read.await else { return };
-        let request = match read {
-            Some(job) if job.run() != Some(run) => job.stop,
-            Some(Job { stop: Some(stop), .. }) if !stop.after_step => Some(stop),
-            Some(_) if self.is_closed() => None,
-            Some(_) => return,
-            None => None,
+        let Some(read) = read.await else { return true };
+        let is_on_it = read.as_ref().is_some_and(|job| job.run() == Some(run));
+        let request = read.and_then(|job| job.stop);
+        let is_wanted = match &request {
+            Some(stop) => stop.after_step,
+            None => !self.is_closed(),
         };
-        let stop = Stop { job: id, run, how: How::Ask, request };
-        if let Err(why) = self.ask_to_stop(stop).await {
-            tracing::warn!(job = %id, "a run that is not wanted does not stop: {why}");
+        if is_on_it && is_wanted {
+            return true;
         }
+        // Who told its end by other ways may have done so before this was launched.
+        self.stop_unwanted(id, run, request).await || is_on_it
     }
 
     /// Ends a job whose run could not be launched. Returns it as it is then, unless

@@ -209,10 +209,7 @@ impl Inner {
                 };
                 // Its launch may have come through before that was written, when whoever
                 // launched it saw no reason to stop it.
-                let stop = Stop { job: job.id, run, how: How::Ask, request: Some(request.clone()) };
-                if let Err(why) = self.ask_to_stop(stop).await {
-                    tracing::warn!(job = %job.id, "a run whose job was stopped goes on: {why}");
-                }
+                self.stop_unwanted(job.id, run, Some(request.clone())).await;
                 Ok(Some(reply))
             }
             Err(why) => Err(StopError::Refused(why)),
@@ -223,6 +220,29 @@ impl Inner {
     pub(crate) async fn ask_to_stop(&self, stop: Stop) -> Result<Stopped, String> {
         let stopped = guarded(async { self.world.launcher.stop(stop).await }).await;
         stopped.unwrap_or(Err("the launcher panicked".to_owned()))
+    }
+
+    /// Stops a run that works for nobody: its job has ended, or goes on without it. What
+    /// does not heed that is forced, for nobody else will. Returns whether it has yet to
+    /// end.
+    pub(crate) async fn stop_unwanted(
+        &self,
+        job: JobId,
+        run: RunId,
+        request: Option<StopRequest>,
+    ) -> bool {
+        let stop = Stop { job, run, how: How::Ask, request };
+        let stopped = match self.ask_to_stop(stop.clone()).await {
+            Err(_) => self.ask_to_stop(Stop { how: How::Force, ..stop }).await,
+            stopped => stopped,
+        };
+        match stopped {
+            Ok(stopped) => matches!(stopped, Stopped::Stopping | Stopped::AfterStep),
+            Err(why) => {
+                tracing::warn!(%job, "a run that is not wanted does not stop: {why}");
+                true
+            }
+        }
     }
 
     /// Records the ending of a job whose run nobody will end.

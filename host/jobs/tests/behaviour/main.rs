@@ -21,6 +21,7 @@ mod recovery;
 mod retry;
 mod schedule;
 mod sessions;
+mod simulator;
 mod spawn;
 mod status;
 mod stop;
