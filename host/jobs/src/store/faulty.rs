@@ -20,8 +20,8 @@ use crate::{
 ///
 /// Writes are counted from where the fault is asked for: the first is the next. Each
 /// fault is as the contract of [`Store::change`] allows: what fails has changed nothing,
-/// and what stalls is written even if nobody waits for it any more. Reads never fail and
-/// never stall.
+/// and what stalls is written even if nobody waits for it any more. Reads never fail, and
+/// stall only where that is asked for.
 #[derive(Clone)]
 pub struct FaultyStore {
     store: Arc<dyn Store>,
@@ -37,6 +37,8 @@ struct State {
     failed: u64,
     stalled: usize,
     faults: Vec<Fault>,
+    /// The reads that stall.
+    slow_reads: Vec<u64>,
 }
 
 struct Fault {
@@ -88,14 +90,25 @@ impl FaultyStore {
         self.strike(n, n, What::StallAnswer);
     }
 
-    /// Lets the writes go on that have stalled.
+    /// Makes the `n`th read, and says what it found once what stalls is released; by then
+    /// it may be old.
+    pub fn stall_read(&self, n: u64) {
+        let mut state = self.state();
+        let read = state.reads.saturating_add(n);
+        state.slow_reads.push(read);
+    }
+
+    /// Lets go on what has stalled.
     pub fn release(&self) {
         self.released.send_modify(|times| *times += 1);
     }
 
     /// Takes every fault back, and lets go on what has stalled.
     pub fn heal(&self) {
-        self.state().faults.clear();
+        let mut state = self.state();
+        state.faults.clear();
+        state.slow_reads.clear();
+        drop(state);
         self.release();
     }
 
@@ -114,7 +127,7 @@ impl FaultyStore {
         self.state().failed
     }
 
-    /// Returns how many writes stall now.
+    /// Returns how many writes and reads stall now.
     pub fn stalled(&self) -> usize {
         self.state().stalled
     }
@@ -130,9 +143,27 @@ impl FaultyStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self) -> &dyn Store {
-        self.state().reads += 1;
-        &*self.store
+    fn read<'a, T: Send + 'a>(
+        &'a self,
+        read: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>>,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        let mut state = self.state();
+        state.reads += 1;
+        let is_slow = state.slow_reads.contains(&state.reads);
+        state.stalled += usize::from(is_slow);
+        drop(state);
+        let read = read(&*self.store);
+        if !is_slow {
+            return read;
+        }
+        let mut released = self.released.subscribe();
+        Box::pin(async move {
+            let found = read.await;
+            // The sender is as old as the store.
+            let _ = released.changed().await;
+            self.state().stalled -= 1;
+            found
+        })
     }
 
     /// Makes a change that stalls before or after it, on a task of its own: the change is
@@ -192,19 +223,19 @@ impl Store for FaultyStore {
     }
 
     fn job(&self, id: JobId) -> BoxFuture<'_, Result<Option<Job>, StoreError>> {
-        self.read().job(id)
+        self.read(move |store| store.job(id))
     }
 
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>> {
-        self.read().find(prefix)
+        self.read(move |store| store.find(prefix))
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Page, StoreError>> {
-        self.read().list(query)
+        self.read(move |store| store.list(query))
     }
 
     fn past_runs(&self, id: JobId) -> BoxFuture<'_, Result<Vec<Run>, StoreError>> {
-        self.read().past_runs(id)
+        self.read(move |store| store.past_runs(id))
     }
 
     fn owed(
@@ -212,11 +243,11 @@ impl Store for FaultyStore {
         session: Option<SessionId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
-        self.read().owed(session, limit)
+        self.read(move |store| store.owed(session, limit))
     }
 
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {
-        self.read().session(id)
+        self.read(move |store| store.session(id))
     }
 
     fn entries(
@@ -225,10 +256,10 @@ impl Store for FaultyStore {
         after: u64,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<(u64, Entry)>, StoreError>> {
-        self.read().entries(session, after, limit)
+        self.read(move |store| store.entries(session, after, limit))
     }
 
     fn census(&self) -> BoxFuture<'_, Result<Census, StoreError>> {
-        self.read().census()
+        self.read(move |store| store.census())
     }
 }

@@ -502,3 +502,21 @@ async fn j7_telling_of_an_end_does_not_wait_for_what_follows() {
         assert!(host.manager.close(Duration::from_secs(1)).await);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn c71_what_follows_is_not_asked_where_the_stop_came_after_the_look() {
+    for host in hosts().await {
+        host.hook.say(proceed("second"));
+        let (job, run) = host.start().await;
+        settle_down().await;
+        // The run has ended, and the row that says of no stop is on its way.
+        host.store.stall_read(1);
+        run.complete("one");
+        until(|| host.store.stalled() == 1).await;
+        host.runs.answer(Answering::Say(Stopped::Stopping));
+        host.stop(job.id, How::Ask).await;
+        host.store.release();
+        assert_eq!(host.ended(job.id).await.status(), Status::Cancelled);
+        assert_eq!((host.hook.asked().len(), host.runs.launches()), (0, 1));
+    }
+}

@@ -264,3 +264,22 @@ async fn j3_two_hosts_that_end_one_run_agree_on_the_ending() {
         assert_eq!(lost, Lost::Moved { status: Status::Cancelled, run: None });
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn j3_an_outcome_without_a_run_ends_no_attempt_that_came_after_it_was_told() {
+    for host in hosts().await {
+        let (job, run) = host.start().await;
+        settle_down().await;
+        host.store.stall_read(1);
+        let manager = host.manager.clone();
+        let anonymous = backlot_jobs::RunOutcome { run: None, ..completed(run.run, "so") };
+        let told = tokio::spawn(async move { manager.run_finished(job.id, anonymous).await });
+        until(|| host.store.stalled() == 1).await;
+        run.fail("it broke");
+        host.ended(job.id).await;
+        let (_, second) = host.retry(job.id).await;
+        host.store.release();
+        told.await.unwrap();
+        assert_eq!(host.job(job.id).await.run(), Some(second.run));
+    }
+}

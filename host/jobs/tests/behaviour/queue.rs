@@ -187,3 +187,26 @@ async fn j23_one_who_has_much_waiting_does_not_hold_up_one_who_has_little() {
         assert!(order.contains(&theirs.id));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn j23_what_is_told_late_of_a_job_keeps_nobody_busy() {
+    for host in hosts_with(room_for(1, 1)).await {
+        let (_, first) = host.start().await;
+        settle_down().await;
+        // It is queued, but whoever queues it hears so only once it has ended.
+        host.store.stall_answer(1);
+        let manager = host.manager.clone();
+        let spawn = tokio::spawn(async move { manager.spawn(queued()).await });
+        until(|| host.store.stalled() == 1).await;
+        let third = host.spawn(queued()).await;
+        first.complete("");
+        let second = order(&host, 1).await;
+        host.store.release();
+        assert_eq!(spawn.await.unwrap().unwrap().id, second[0]);
+        assert_eq!(order(&host, 1).await, [third.id]);
+        settle_down().await;
+        let writes = host.store.writes();
+        pass(Duration::from_secs(3_600)).await;
+        assert_eq!(host.store.writes(), writes);
+    }
+}

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use backlot_jobs::{
-    Config, FaultyStore, Hand, How, MemoryStore, OpenError, Recovered, RunEnding, Spawn,
-    SpawnError, Status,
+    Config, Ending, Failure, FaultyStore, Hand, How, MemoryStore, OpenError, Recovered, RunEnding,
+    Spawn, SpawnError, Status,
 };
 
 use crate::world::*;
@@ -168,6 +168,8 @@ async fn c69_a_manager_that_was_closed_accepts_and_launches_nothing() {
         // The step that was due is not lost: a retry begins with it.
         let stepped = host.job(run.job.id).await;
         assert_eq!((stepped.status(), stepped.stage_input()), (Status::Failed, "second"));
+        assert_eq!(stepped.ended().unwrap().ending, Ending::Failed(Failure::Interrupted));
+        assert_eq!(stepped.summary(), Some("interrupted: the host is shutting down"));
     }
 }
 
