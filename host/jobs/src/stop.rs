@@ -1,6 +1,7 @@
 //! Stopping jobs.
 
 use backlot_registry::{Caller, SessionId};
+use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -102,8 +103,11 @@ impl Manager {
         why: Option<String>,
     ) -> Result<usize, StopError> {
         let (mut stopped, mut failed) = (0, None);
-        for id in self.inner.live_below(session.clone()).await? {
-            match self.stop(id, &Caller::Operator, how, by, why.clone()).await {
+        let live = self.inner.live_below(session.clone()).await?;
+        // All at once, so that none waits for another's outcome.
+        let stops = live.iter().map(|id| self.stop(*id, &Caller::Operator, how, by, why.clone()));
+        for stop in join_all(stops).await {
+            match stop {
                 // It has ended, or was deleted, meanwhile.
                 Ok(StopReply::Already(_)) | Err(StopError::Unknown(_)) => {}
                 Ok(_) => stopped += 1,

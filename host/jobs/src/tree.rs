@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use backlot_registry::{Caller, SessionId};
+use futures::future::try_join_all;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -111,15 +112,32 @@ impl Manager {
         let why = Some("its session is deleted".to_owned());
         self.stop_tree(session, How::Ask, by, why.clone()).await?;
         let deadline = Instant::now() + bound;
-        for id in self.inner.live_below(session.clone()).await? {
-            if !self.inner.ends_by(id, deadline).await? {
-                self.stop(id, &Caller::Operator, How::Force, by, why.clone()).await?;
-                // What is dropped ends within moments.
-                let deadline = Instant::now() + self.inner.config.outcome_wait;
-                self.inner.ends_by(id, deadline).await?;
-            }
-        }
+        let live = self.inner.live_below(session.clone()).await?;
+        let ends = live.iter().map(|id| self.ends(*id, by, why.clone(), deadline));
+        try_join_all(ends).await?;
         self.inner.removed(Change::Delete { session: session.clone() }).await
+    }
+
+    /// Waits for a job that was stopped to end, and forces it once it is late.
+    async fn ends(
+        &self,
+        id: JobId,
+        by: &str,
+        why: Option<String>,
+        deadline: Instant,
+    ) -> Result<(), TreeError> {
+        if self.inner.ends_by(id, deadline).await? {
+            return Ok(());
+        }
+        match self.stop(id, &Caller::Operator, How::Force, by, why).await {
+            // It is gone already.
+            Err(StopError::Unknown(_)) => return Ok(()),
+            stopped => _ = stopped?,
+        }
+        // What is dropped ends within moments.
+        let deadline = Instant::now() + self.inner.config.outcome_wait;
+        self.inner.ends_by(id, deadline).await?;
+        Ok(())
     }
 
     /// Deletes a job that has ended.

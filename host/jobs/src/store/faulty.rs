@@ -20,8 +20,7 @@ use crate::{
 ///
 /// Writes are counted from where the fault is asked for: the first is the next. Each
 /// fault is as the contract of [`Store::change`] allows: what fails has changed nothing,
-/// and what stalls is written even if nobody waits for it any more. Reads never fail, and
-/// stall only where that is asked for.
+/// and what stalls is written even if nobody waits for it any more.
 #[derive(Clone)]
 pub struct FaultyStore {
     store: Arc<dyn Store>,
@@ -39,6 +38,8 @@ struct State {
     faults: Vec<Fault>,
     /// The reads that stall.
     slow_reads: Vec<u64>,
+    /// Why all reads fail, if they do.
+    unreadable: Option<StoreError>,
 }
 
 struct Fault {
@@ -90,6 +91,11 @@ impl FaultyStore {
         self.strike(n, n, What::StallAnswer);
     }
 
+    /// Fails all reads, until the store is healed.
+    pub fn fail_reads(&self, error: StoreError) {
+        self.state().unreadable = Some(error);
+    }
+
     /// Makes the `n`th read, and says what it found once what stalls is released; by then
     /// it may be old.
     pub fn stall_read(&self, n: u64) {
@@ -108,6 +114,7 @@ impl FaultyStore {
         let mut state = self.state();
         state.faults.clear();
         state.slow_reads.clear();
+        state.unreadable = None;
         drop(state);
         self.release();
     }
@@ -149,6 +156,9 @@ impl FaultyStore {
     ) -> BoxFuture<'a, Result<T, StoreError>> {
         let mut state = self.state();
         state.reads += 1;
+        if let Some(error) = state.unreadable.clone() {
+            return Box::pin(async { Err(error) });
+        }
         let is_slow = state.slow_reads.contains(&state.reads);
         state.stalled += usize::from(is_slow);
         drop(state);

@@ -277,3 +277,32 @@ async fn j16_a_job_that_was_spawned_while_its_session_was_deleted_is_stopped() {
         assert_eq!(host.runs.live_of(second.job.id), [], "nobody could stop it any more");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn j16_many_runs_that_heed_nothing_are_waited_for_at_once() {
+    for host in hosts().await {
+        for _ in 0..10 {
+            host.start().await;
+        }
+        for _ in 0..20 {
+            host.runs.answer(Answering::Say(backlot_jobs::Stopped::Stopping));
+        }
+        let before = tokio::time::Instant::now();
+        assert_eq!(delete(&host, &chat()).await.len(), 10);
+        assert_eq!(before.elapsed(), MINUTE + host.manager.config().outcome_wait);
+        settle_down().await;
+        assert_eq!(host.runs.live(), 0, "what was left of them is dropped with them");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn j10_a_store_that_cannot_tell_whether_a_session_is_a_jobs_says_no_such_thing() {
+    for host in hosts().await {
+        let (job, _run) = host.start().await;
+        host.store.fail_reads(full());
+        let told = host.manager.job_of(&job.id.session()).await;
+        assert!(matches!(told, Err(LookError::Store(_))));
+        // What is no job's by its name is told without the store.
+        assert_eq!(host.manager.job_of(&chat()).await.unwrap(), None);
+    }
+}

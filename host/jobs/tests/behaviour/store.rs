@@ -137,3 +137,43 @@ async fn c67_a_result_is_read_although_that_cannot_be_written_down() {
         assert_eq!((host.owed().await, host.heard.delivered().len()), (vec![], 1));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn c67_what_follows_is_asked_once_the_job_can_be_read() {
+    for host in hosts().await {
+        host.hook.say(proceed("second"));
+        let (job, run) = host.start().await;
+        settle_down().await;
+        host.store.fail_reads(full());
+        run.complete("one");
+        pass(Duration::from_secs(600)).await;
+        assert_eq!(host.hook.asked().len(), 0);
+        host.store.heal();
+        pass(Duration::from_secs(10)).await;
+        assert_eq!(host.runs.next().await.job.id, job.id);
+        assert_eq!(host.manager.health().await.unwrap().unwritten, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c67_a_store_that_cannot_be_read_is_an_error_and_no_empty_answer() {
+    for host in hosts().await {
+        let job = host.failed().await;
+        host.store.fail_reads(full());
+        let manager = &host.manager;
+        let query = backlot_jobs::Query { limit: 9, ..Default::default() };
+        let answers = [
+            manager.get(job.id, &OPERATOR).await.is_err(),
+            manager.list(&OPERATOR, query).await.is_err(),
+            manager.owed(&chat()).await.is_err(),
+            manager.health().await.is_err(),
+            manager.entries(&chat(), 0, 9).await.is_err(),
+            manager.find(&job.id.short(), &OPERATOR).await.is_err(),
+            manager.retry(job.id, &OPERATOR, Hand::Model).await.is_err(),
+            manager.delete_session(&chat(), "anna", Duration::ZERO).await.is_err(),
+        ];
+        assert_eq!(answers, [true; 8]);
+        host.store.heal();
+        assert_eq!(host.job(job.id).await, job);
+    }
+}
