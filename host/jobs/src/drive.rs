@@ -16,7 +16,7 @@ use crate::{
     manager::{Inner, Manager, chance, guarded, new_run},
     retry,
     store::{ChangeError, Refused, StoreError},
-    world::{Following, How, LaunchError, Launched, RunEnding, RunOutcome, Stop},
+    world::{Following, How, LaunchError, Launched, RunEnding, RunOutcome, Stop, Stopped},
 };
 
 /// How long a change that a store did not write waits to be tried again, at first and at
@@ -35,9 +35,11 @@ impl Manager {
         // Whoever tells it may go away; the outcome stays.
         let told = self.inner.runtime.spawn(async move {
             let _busy = busy;
-            let Some(Some(read)) = inner.insist(|| inner.store.job(job)).await else { return };
-            let run = outcome.run.or(read.run());
-            if let Some((next, run)) = inner.ended(read, outcome).await {
+            let Some(read) = inner.insist(|| inner.store.job(job)).await else { return };
+            let run = outcome.run.or(read.as_ref().and_then(Job::run));
+            if let Some(read) = read
+                && let Some((next, run)) = inner.ended(read, outcome).await
+            {
                 inner.launch(next, run, None);
             }
             if let Some(run) = run {
@@ -198,8 +200,11 @@ impl Inner {
         self.runtime.spawn(async move {
             for (job, run) in runs {
                 let stop = Stop { job, run, how: How::Force, request: None };
-                if let Err(why) = inner.ask_to_stop(stop).await {
-                    tracing::warn!(%job, "a run whose job was deleted goes on: {why}");
+                match inner.ask_to_stop(stop).await {
+                    Ok(Stopped::Stopping | Stopped::AfterStep) => {}
+                    // What its end was is of no matter.
+                    Ok(Stopped::AlreadyFinished | Stopped::Unknown) => inner.forget(run),
+                    Err(why) => tracing::warn!(%job, "a run of a deleted job goes on: {why}"),
                 }
             }
         });

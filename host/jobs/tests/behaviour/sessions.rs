@@ -101,7 +101,7 @@ async fn j16_a_run_that_refuses_keeps_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn j16_what_outlives_its_session_is_inert() {
+async fn j16_a_run_that_outlives_its_session_changes_nothing() {
     for host in hosts_with(deep()).await {
         let (job, run) = host.start().await;
         // Deleted and opened anew behind the manager, while the run goes on.
@@ -304,5 +304,18 @@ async fn j10_a_store_that_cannot_tell_whether_a_session_is_a_jobs_says_no_such_t
         assert!(matches!(told, Err(LookError::Store(_))));
         // What is no job's by its name is told without the store.
         assert_eq!(host.manager.job_of(&chat()).await.unwrap(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn j16_the_end_of_a_run_whose_job_is_gone_is_not_waited_for() {
+    for host in hosts().await {
+        let (job, run) = host.start().await;
+        settle_down().await;
+        // Its end was told elsewhere, and lost.
+        let change = backlot_jobs::Change::Delete { session: chat() };
+        host.under().change(change).await.unwrap();
+        host.manager.run_finished(job.id, completed(run.run, "late")).await;
+        assert!(host.manager.close(Duration::from_secs(1)).await);
     }
 }
