@@ -335,7 +335,17 @@ async fn a_kind_of_a_folder_gets_one_and_a_task_of_its_own_says_why_it_does_not(
     assert!(nowhere.contains("only jobs have"), "{nowhere}");
     let plugins = plugins.to_string_lossy();
     let run = |size: &str| {
-        Process::run(["run", "probe", "--plugins", &plugins, "--work-folder", size, "--", "now"])
+        Process::run([
+            "run",
+            "probe",
+            "--ephemeral",
+            "--plugins",
+            &plugins,
+            "--work-folder",
+            size,
+            "--",
+            "now",
+        ])
     };
     assert_eq!(run("0").code, Some(0), "{}", run("0").stderr);
     let refused = run("1MiB");

@@ -74,7 +74,7 @@ pub(crate) struct Driven {
 }
 
 /// Why nothing is launched any more.
-const CLOSED: &str = "the host is shutting down";
+const CLOSED: &str = "host shutdown";
 
 /// Follows a job over its runs, for as long as there is a manager.
 async fn drive(me: Weak<Inner>, mut job: Job, mut run: RunId, mut first: Option<FirstLaunch>) {
@@ -217,7 +217,7 @@ impl Inner {
         let report = Report {
             ending,
             result: None,
-            detail: Some(format!("interrupted: {CLOSED}")),
+            detail: Some(CLOSED.to_owned()),
             state: None,
             again_ms: retry::again_ms(job, ending, self.now_ms(), chance),
             told: false,
@@ -303,9 +303,19 @@ impl Inner {
         written.await.flatten()
     }
 
+    /// Returns an outcome as that of a run which nobody has stopped but the host's end.
+    fn as_closing(&self, outcome: RunOutcome) -> RunOutcome {
+        let is_stopped = outcome.run.is_none_or(|run| self.is_stopped(run));
+        if outcome.ending != RunEnding::Cancelled || is_stopped || !self.is_closed() {
+            return outcome;
+        }
+        RunOutcome { ending: RunEnding::Interrupted, detail: Some(CLOSED.to_owned()), ..outcome }
+    }
+
     /// Does what follows a run's end. Returns the job and its next run, which is to be
     /// launched, if there is one.
     async fn ended(&self, job: Job, outcome: RunOutcome) -> Option<(Job, RunId)> {
+        let outcome = self.as_closing(outcome);
         // A hook that panics at that is asked what follows, and has failed.
         let has_steps = guarded(async { self.world.follow.has_steps(&job) }).await;
         let has_steps = has_steps.unwrap_or(true);

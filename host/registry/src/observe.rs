@@ -35,6 +35,7 @@ pub struct Observer {
     task: Arc<Task>,
     stream: Stream,
     offset: u64,
+    is_passive: bool,
 }
 
 impl Registry {
@@ -51,11 +52,18 @@ impl Registry {
         from_offset: u64,
     ) -> Result<Observer, Unknown> {
         let task = self.inner.find(id, caller)?;
-        Ok(Observer { task, stream, offset: from_offset })
+        Ok(Observer { task, stream, offset: from_offset, is_passive: false })
     }
 }
 
 impl Observer {
+    /// Returns it as one that never has the work hand over its output, and waits until it
+    /// does so by itself, or for somebody else. It costs nothing while there is none.
+    #[must_use]
+    pub fn passive(self) -> Self {
+        Self { is_passive: true, ..self }
+    }
+
     /// Returns the offset of the next byte.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -97,11 +105,12 @@ impl Observer {
     /// again. Waits for ever where the work writes by itself.
     async fn pull(&self) {
         let task = &self.task;
-        let drain = if self.stream == Stream::Output && task.form == Form::Stream {
-            task.drain()
-        } else {
-            None
-        };
+        let drain =
+            if self.stream == Stream::Output && task.form == Form::Stream && !self.is_passive {
+                task.drain()
+            } else {
+                None
+            };
         match drain {
             None => std::future::pending().await,
             Some(drain) => {

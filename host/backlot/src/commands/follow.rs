@@ -148,6 +148,8 @@ impl Follow {
         let me = Caller::Operator;
         let output = self.registry.observe(&self.id, &me, Stream::Output, 0).with_context(gone)?;
         let log = self.registry.observe(&self.id, &me, Stream::Log, 0).with_context(gone)?;
+        // What is recorded anyway is not asked for twice.
+        let output = if self.job.is_some() { output.passive() } else { output };
         let task = self.registry.get(&self.id, &me).with_context(gone)?;
         self.event(|| Event::Started {
             id: task.id.to_string(),

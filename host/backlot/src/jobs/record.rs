@@ -54,7 +54,11 @@ impl Records {
 
     /// Records what a task writes, until it has ended and all is recorded.
     pub(super) async fn record(&self, registry: &Registry, job: JobId, run: u32, task: &TaskId) {
-        let observe = |stream| registry.observe(task, &Caller::Operator, stream, 0).ok();
+        // A job is recorded for as long as it lives, and most have little to say.
+        let observe = |stream| {
+            let observer = registry.observe(task, &Caller::Operator, stream, 0).ok()?;
+            Some(observer.passive())
+        };
         let mut output = observe(Stream::Output);
         let mut log = observe(Stream::Log);
         let mut recorder = None;

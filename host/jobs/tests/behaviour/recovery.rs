@@ -169,7 +169,7 @@ async fn c69_a_manager_that_was_closed_accepts_and_launches_nothing() {
         let stepped = host.job(run.job.id).await;
         assert_eq!((stepped.status(), stepped.stage_input()), (Status::Failed, "second"));
         assert_eq!(stepped.ended().unwrap().ending, Ending::Failed(Failure::Interrupted));
-        assert_eq!(stepped.summary(), Some("interrupted: the host is shutting down"));
+        assert_eq!(stepped.summary(), Some("host shutdown"));
     }
 }
 

@@ -115,6 +115,22 @@ async fn r22_observers_disturb_neither_each_other_nor_readers() {
     assert_eq!(all(&host, &id, 0, 1000).await.0, text, "also long after the end");
 }
 
+/// Who watches for long does not have the work asked over and over.
+#[tokio::test(start_paused = true)]
+async fn r22_a_passive_observer_has_nothing_handed_over() {
+    let host = Host::new();
+    let (id, work) = host.start().await;
+    work.hold_back("held back");
+    let observe = || host.registry.observe(&id, &OPERATOR, Stream::Output, 0).unwrap();
+    let mut passive = observe().passive();
+    let mut next = Box::pin(passive.next(100));
+    settle_down().await;
+    assert!(futures::poll!(&mut next).is_pending());
+    // Another has it handed over, and both see it.
+    assert_eq!(observe().next(100).await.unwrap().bytes, "held back");
+    assert_eq!(next.await.unwrap().bytes, "held back");
+}
+
 #[tokio::test(start_paused = true)]
 async fn r22_channels_are_kept_apart() {
     let host = Host::new();
