@@ -77,7 +77,7 @@ bench: plugins
     @# With backtraces every error costs more, and some are made on the way.
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-tests
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-registry --bench costs
-    RUST_BACKTRACE=0 cargo bench --quiet -p backlot-jobs --bench store
+    RUST_BACKTRACE=0 cargo bench --quiet -p backlot-jobs --bench store --bench manager
 
 # Feed hostile files to what reads them, each target for so many seconds
 fuzz seconds="300": plugins
