@@ -107,7 +107,7 @@ fn a_full_disk_under_the_spill_folder_costs_old_output_and_nothing_else() {
     const BYTES: u64 = 20_000_000;
     let probe = program("probe").display().to_string();
     let bytes = BYTES.to_string();
-    let args = ["run", &probe, "--", "bytes", &bytes];
+    let args = ["run", "--ephemeral", &probe, "--", "bytes", &bytes];
     // In a mount namespace of its own a folder can be a disk of one megabyte.
     // Where that is not allowed, a limit on file sizes stands in for it.
     let full = r#"

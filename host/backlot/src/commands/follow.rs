@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use backlot_jobs::{How, JobId, Manager, StopError, StopReply};
+use backlot_jobs::{How, JobId, Manager, StopError};
 use backlot_registry::{Caller, Kill, Killed, Mode, Observer, Registry, Stream, TaskId};
 use bytes::Bytes;
 use tokio::{
@@ -91,9 +91,9 @@ impl Followed {
         };
         let why = Some(reason.to_owned());
         let stopped = self.manager.stop(self.id, &Caller::Operator, how, "terminal", why).await;
-        Ok(match stopped? {
-            StopReply::Already(_) => Killed::AlreadyTerminal,
-            _ => Killed::Requested,
+        Ok(match stopped?.job().status().is_terminal() {
+            true => Killed::AlreadyTerminal,
+            false => Killed::Requested,
         })
     }
 }
