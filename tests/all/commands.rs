@@ -175,6 +175,7 @@ fn the_doctor_tells_of_every_check_and_its_exit_code_agrees() {
             "memory",
             "spill folder",
             "compile cache",
+            "data folder",
             "plugin folder",
             "inotify",
             "toolchain",

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use backlot_jobs::DataFolder;
 use backlot_wasm::{Cache, Capacity, Machine, Profile, address_space, kind_files, kind_of};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group};
 use tokio::{task::spawn_blocking, time::timeout};
@@ -47,6 +48,9 @@ pub(super) struct Facts {
     /// The folder for compiled code, and how much can still be written to it, in
     /// bytes; `None` where there is none.
     pub(super) cache: Option<Folder<u64, String>>,
+    /// The data folder, and how much can still be written to it, in bytes; `None` where
+    /// there is no home for one.
+    pub(super) data: Option<Folder<u64, String>>,
     /// The plugin folder, and how many kinds it has files for.
     pub(super) plugins: Folder<usize>,
     /// The kernel's limits on watching files; `None` where they cannot be read.
@@ -107,7 +111,7 @@ pub(super) struct Engine {
 
 impl Facts {
     /// Looks at the machine as a host of that configuration would find it.
-    pub(super) async fn gather(config: &Config) -> Self {
+    pub(super) async fn gather(config: &Config, data: Option<PathBuf>) -> Self {
         let open_files = getrlimit(Resource::Nofile);
         raise_open_files();
         let machine = Machine::look();
@@ -127,6 +131,7 @@ impl Facts {
             memory: Memory { machine: machine.installed, group: machine.group, guests },
             spill: Folder { path: config.spill.clone(), found: free(&config.spill) },
             cache: config.cache.clone().map(|path| Folder { found: cache(&path), path }),
+            data: data.map(|path| Folder { found: data_folder(&path), path }),
             plugins: Folder { path: config.plugins.clone(), found: count(&config.plugins) },
             inotify: inotify(),
             toolchain: toolchain().await,
@@ -169,6 +174,12 @@ fn inotify() -> Option<Inotify> {
 /// that is trusted.
 fn cache(folder: &Path) -> Result<u64, String> {
     Cache::open(folder, CACHE_BYTES).map_err(|error| render::chain(&error))?;
+    free(folder).map_err(|error| format!("{} cannot be written to: {error}", folder.display()))
+}
+
+/// Returns how much can be written to the data folder, which is made if need be.
+fn data_folder(folder: &Path) -> Result<u64, String> {
+    DataFolder::open(folder).map_err(|error| render::chain(&error))?;
     free(folder).map_err(|error| format!("{} cannot be written to: {error}", folder.display()))
 }
 

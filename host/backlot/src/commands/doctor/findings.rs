@@ -20,6 +20,9 @@ const OPEN_FILES: u64 = 4_096;
 const SPILL_FREE: u64 = 1 << 30;
 /// How much room compiled code should find, in bytes: what an interpreter comes to.
 const CACHE_FREE: u64 = 256 << 20;
+/// How much room the data folder should find, in bytes: a thousand jobs, with some output
+/// of each.
+const DATA_FREE: u64 = 1 << 30;
 /// The least that Linux has by default of each.
 const WATCHES: u64 = 8_192;
 const WATCHERS: u64 = 128;
@@ -63,6 +66,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         memory(&facts.memory),
         spill(&facts.spill),
         cache(facts.cache.as_ref()),
+        data(facts.data.as_ref()),
         plugins(&facts.plugins),
         inotify(facts.inotify.as_ref()),
         toolchain(&facts.toolchain),
@@ -202,6 +206,23 @@ fn cache(folder: Option<&Folder<u64, String>>) -> Finding {
             format!("{why}; components are compiled each time"),
             format!("remove it, or {elsewhere}"),
         ),
+    }
+}
+
+fn data(folder: Option<&Folder<u64, String>>) -> Finding {
+    let finding = About("data folder");
+    let elsewhere = "name another folder with --data or BACKLOT_DATA";
+    match folder.map(|folder| (folder.path.display(), &folder.found)) {
+        None => finding.fail(
+            "there is no folder for it, so nothing runs but with --ephemeral".to_owned(),
+            "set HOME, or name one with --data or BACKLOT_DATA",
+        ),
+        Some((path, Ok(free))) if *free < DATA_FREE => finding.warn(
+            format!("{path}, {} free", size(*free)),
+            format!("make room there, or {elsewhere}"),
+        ),
+        Some((path, Ok(free))) => finding.ok(format!("{path}, {} free", size(*free))),
+        Some((_, Err(why))) => finding.fail(why.clone(), elsewhere),
     }
 }
 
@@ -351,6 +372,7 @@ mod tests {
             memory: Memory { machine: 16 * GIB, group: None, guests: 12 * GIB },
             spill: Folder { path: "/tmp".into(), found: Ok(60 * GIB) },
             cache: Some(Folder { path: "/cache".into(), found: Ok(60 * GIB) }),
+            data: Some(Folder { path: "/data".into(), found: Ok(60 * GIB) }),
             plugins: Folder { path: "/plugins".into(), found: Ok(5) },
             inotify: Some(Inotify { watches: 16_384, instances: 128 }),
             toolchain: Toolchain::Ready { sysroot: "/rust".into() },
@@ -477,6 +499,17 @@ mod tests {
         assert!(full.starts_with("warn compile cache: /cache, 1.0 MiB free → make room"), "{full}");
         let distrusted = told(found(Err("/cache is not trusted: others can write to it".into())));
         assert!(distrusted.contains("not trusted") && distrusted.contains("--cache"));
+    }
+
+    #[test]
+    fn a_data_folder_that_cannot_be_used_fails() {
+        let told = |data| said(|facts| facts.data = data);
+        assert!(told(None).starts_with("fail data folder: there is no folder for it"));
+        let found = |found| Some(Folder { path: "/data".into(), found });
+        let full = told(found(Ok(1 << 20)));
+        assert!(full.starts_with("warn data folder: /data, 1.0 MiB free → make room"), "{full}");
+        let held = told(found(Err("others can write to it".into())));
+        assert!(held.starts_with("fail data folder: others can") && held.contains("--data"));
     }
 
     #[test]

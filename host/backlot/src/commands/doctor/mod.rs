@@ -23,7 +23,7 @@ pub(crate) async fn doctor(
     common: &Common,
     console: &Console,
 ) -> anyhow::Result<Exit> {
-    let facts = Facts::gather(&common.config(run::INSTANCES)).await;
+    let facts = Facts::gather(&common.config(run::INSTANCES), common.data()).await;
     let findings = findings(&facts);
     let ok = findings.iter().all(|finding| finding.status != Status::Fail);
     let text = match args.json {
