@@ -37,6 +37,7 @@ mod starting;
 mod steps;
 mod stopping;
 mod storms;
+mod terminals;
 mod work_folder;
 
 use std::time::Duration;

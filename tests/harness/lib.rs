@@ -4,8 +4,13 @@
 //! Kinds and programs are real components, built by `just plugins` and
 //! `just test`.
 
-#![allow(clippy::expect_used, reason = "a harness fails its test where something is missing")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a harness fails its test where something is missing"
+)]
 
+mod data;
 mod files;
 mod host;
 mod memory;
@@ -13,6 +18,7 @@ mod process;
 mod versions;
 
 pub use self::{
+    data::{Data, started},
     files::{backlot, cache, example, kind, kinds, program},
     host::{Task, TestHost, With, arguments},
     memory::Memory,

@@ -15,7 +15,7 @@ use crate::files;
 
 /// A `backlot` process that has not ended yet.
 pub struct Process {
-    child: Child,
+    child: Ours,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
     /// Where its jobs are, unless it was told otherwise; gone with it.
@@ -110,7 +110,7 @@ impl Process {
         let mut child = command.spawn().expect("backlot starts");
         let stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
         let stderr = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
-        Self { child, stdout, stderr, data }
+        Self { child: Ours(child), stdout, stderr, data }
     }
 
     /// Runs `backlot` with these arguments to its end.
@@ -130,7 +130,7 @@ impl Process {
         let mut process = Self::start_with(args, |command| {
             command.stdin(Stdio::piped());
         });
-        let mut pipe = process.child.stdin.take().expect("stdin is a pipe");
+        let mut pipe = process.child.0.stdin.take().expect("stdin is a pipe");
         pipe.write_all(stdin).expect("backlot reads its stdin");
         drop(pipe);
         process.wait()
@@ -138,7 +138,7 @@ impl Process {
 
     /// Returns its process id.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// Waits for the next line of stdout.
@@ -199,7 +199,17 @@ impl Process {
     ///
     /// When the process is gone.
     pub fn signal(&self, name: &str) {
-        assert!(send(name, self.child.id()), "the process is gone");
+        assert!(send(name, self.child.0.id()), "the process is gone");
+    }
+
+    /// Ends it as `kill -9` does, and returns once it is gone.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be killed.
+    pub fn kill(mut self) {
+        self.child.0.kill().expect("a process can be killed");
+        self.child.0.wait().expect("the process can be waited for");
     }
 
     /// Waits for the end without reading anything before it.
@@ -210,10 +220,10 @@ impl Process {
     pub fn wait_unread(self) -> Ended {
         let since = Instant::now();
         let Self { mut child, stdout, stderr, data } = self;
-        let id = child.id();
+        let id = child.0.id();
         let (ended, end) = mpsc::channel();
         std::thread::spawn(move || {
-            let waited = child.wait();
+            let waited = child.0.wait();
             // Nobody listens once the test has failed.
             let _ = ended.send((child, waited));
         });
@@ -242,13 +252,24 @@ impl Process {
         let mut stdout = Vec::new();
         self.stdout.read_to_end(&mut stdout).expect("stdout can be read");
         let stderr = errors.join().expect("the reader ends").expect("stderr can be read");
-        let status = self.child.wait().expect("the process can be waited for");
+        let status = self.child.0.wait().expect("the process can be waited for");
         Ended {
             code: status.code(),
             stdout: String::from_utf8_lossy(&stdout).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
             took: since.elapsed(),
         }
+    }
+}
+
+/// A process that does not outlive its test.
+struct Ours(Child);
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        // It has ended already, as a rule.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -163,6 +163,10 @@ pub(crate) enum Command {
 /// period; the second ends it at once. One that comes after the task's end, or
 /// the second, also ends a process whose output nobody reads; what was not read
 /// is lost.
+///
+/// The first process on a data folder also runs the jobs of those that come while
+/// it is there, and stays until they have ended; one more Ctrl-C ends them.
+/// SIGTERM ends them without waiting.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 completed, 1 failed, 2 usage, 3 refused before starting, 4 killed.

@@ -26,6 +26,8 @@
 //! paths PATH...            tries to read each path, and prints what came of it
 //! changes                  tries every call that changes something on the first folder that
 //!                          is granted, and prints what came of each
+//! mark PATH WORD N MS      prints the word, and appends it to a file with `begin`, N times alone, MS
+//!                          apart, and with `end`
 //! files STEP...            does each of the steps of `files.rs`, and prints what came of it
 //! list DIR                 prints the names in a folder, or that it could not
 //! escape DIR               tries to leave DIR in many ways, and prints what came of each
@@ -176,6 +178,17 @@ fn main() -> io::Result<()> {
                 writeln!(out, "{call}: {came:?}")?;
             }
             Ok(())
+        }
+        ["mark", path, word, count, ms] => {
+            writeln!(out, "{word}")?;
+            out.flush()?;
+            let mut file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+            writeln!(file, "{word} begin")?;
+            for _ in 0..number(count) {
+                thread::sleep(Duration::from_millis(number(ms)));
+                writeln!(file, "{word}")?;
+            }
+            writeln!(file, "{word} end")
         }
         ["files", steps @ ..] => {
             for said in files::all(steps) {

@@ -396,6 +396,8 @@ fn incomplete_tail(bytes: &[u8]) -> usize {
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// How often the process was told to end.
+    terminated: u32,
 }
 
 impl Signals {
@@ -403,14 +405,28 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            terminated: 0,
         })
     }
 
     pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.terminate.recv() => {
+                self.terminated += 1;
+                "SIGTERM"
+            }
         }
+    }
+
+    /// Tells whether it is the process that is to end, and not only what it shows.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.terminated > 0
+    }
+
+    /// Tells whether that was said once more.
+    pub(super) fn is_to_end_at_once(&self) -> bool {
+        self.terminated > 1
     }
 }
 

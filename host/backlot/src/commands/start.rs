@@ -91,10 +91,10 @@ impl Wanted {
     }
 
     /// Puts what was read into what asks for a job.
-    pub(super) fn put_into(&mut self, request: &mut SpawnRequest) {
-        request.input = self.input.take();
-        request.label = self.label.take();
-        request.args = mem::take(&mut self.args);
+    pub(super) fn put_into(&self, request: &mut SpawnRequest) {
+        request.input.clone_from(&self.input);
+        request.label.clone_from(&self.label);
+        request.args.clone_from(&self.args);
     }
 
     /// Starts a task of the component that says that of itself.

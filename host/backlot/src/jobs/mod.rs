@@ -7,7 +7,10 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,7 +20,7 @@ use backlot_jobs::{
     output::Limits,
 };
 use backlot_registry::{SessionId, SystemClock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::Notified};
 
 use self::{
     keeping::Keeping, launcher::TaskLauncher, record::Records, steps::Steps, versions::Versions,
@@ -91,6 +94,7 @@ pub struct Jobs {
     record: Limits,
     changed: Arc<Notify>,
     _keeping: Keeping,
+    is_leaving: AtomicBool,
     // The last to be dropped: somebody else may have the folder then.
     held: Held,
 }
@@ -138,6 +142,7 @@ impl Jobs {
             record: config.record,
             changed,
             _keeping: keeping,
+            is_leaving: AtomicBool::new(false),
             held,
         };
         jobs.sweep().await?;
@@ -169,9 +174,9 @@ impl Jobs {
         self.records.watch(job)
     }
 
-    /// Resolves when a job has changed from now on.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// Returns what resolves once a job has changed since it was made.
+    pub fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Returns how much of each job is recorded.
@@ -240,11 +245,17 @@ impl Jobs {
         self.store.census().await
     }
 
+    /// Refuses whatever would begin a run from now on; those that are under way go on.
+    pub fn refuse(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+        self.manager.refuse();
+    }
+
     /// Ends every run by the stop ladder, and writes down how each has ended. Jobs that
     /// were working fail with `host shutdown`, and can be tried again. Returns whether all
     /// was written within the bound.
     pub async fn shutdown(&self, host: &Host, bound: Duration) -> bool {
-        self.manager.refuse();
+        self.refuse();
         host.registry().dispose().await;
         self.manager.close(bound).await
     }

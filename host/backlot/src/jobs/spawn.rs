@@ -1,8 +1,8 @@
 //! From what is asked for to a job: which component, which input, and under which name.
 
-use std::path::Path;
+use std::{path::Path, sync::atomic::Ordering};
 
-use backlot_jobs::{Job, LaunchError, Spawn};
+use backlot_jobs::{Job, LaunchError, Spawn, SpawnError};
 use backlot_registry::{Kind, StartError};
 use backlot_surface::{
     Failure, Reason,
@@ -71,7 +71,17 @@ impl Jobs {
             announced: request.is_announced(),
             ..Spawn::new(kind, session.into(), input)
         };
-        Ok(self.manager.spawn(spawn).await?)
+        self.manager.spawn(spawn).await.map_err(|error| match error {
+            // It came just before the host refused, and its run just after.
+            SpawnError::Launch(LaunchError::Unavailable(_)) if self.is_leaving() => {
+                SpawnError::Closed.into()
+            }
+            error => error.into(),
+        })
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
     }
 
     /// Loads a component from a file of its own, and keeps it.

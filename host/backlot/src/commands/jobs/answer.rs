@@ -2,7 +2,12 @@
 
 use backlot_surface::wire::{AnswerRequest, HandView, JobView};
 
-use super::{Told, follow::Follow, gist, reach, reach::Acting};
+use super::{
+    Told,
+    follow::Follow,
+    gist, reach,
+    reach::{Acting, Reach},
+};
 use crate::{
     cli::{Answer, Common, Retry},
     commands::{follow::Signals, print},
@@ -47,7 +52,8 @@ async fn went_on(
     console: &Console,
     signals: &mut Signals,
 ) -> anyhow::Result<Exit> {
-    let exit = match (&job, &acting.holding) {
+    let Acting { client, folder, holding } = acting;
+    let exit = match (&job, &holding) {
         (Err(told), _) => told.tell(json, console).await,
         (Ok(job), None) => {
             let text = if json { wire::line(job) } else { gist(job) + "\n" };
@@ -55,20 +61,15 @@ async fn went_on(
             Exit::Completed
         }
         (Ok(job), Some(_)) => {
-            let follow = Follow {
-                client: &acting.client,
-                console,
-                id: job.id.to_string(),
-                json,
-                quiet: common.quiet,
-            };
+            let looking = (Reach::Host(client), Some(folder));
+            let follow = Follow::new(looking, common, console, job.id.to_string(), json);
             match follow.to_the_end(signals).await {
                 Ok(exit) => exit,
                 Err(told) => told.tell(json, console).await,
             }
         }
     };
-    if let Some(holding) = acting.holding {
+    if let Some(holding) = holding {
         super::run::leave(holding, console, common.quiet, signals).await;
     }
     Ok(exit)

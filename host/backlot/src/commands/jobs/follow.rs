@@ -1,20 +1,19 @@
 //! A job that is followed through its host: what its runs write, how far it is, how it
-//! ends.
+//! ends. The host may end before the job does, or before all of that was told.
 
 use std::{cell::Cell, convert::Infallible, time::Duration};
 
 use backlot_jobs::Status;
-use backlot_surface::{
-    Client,
-    wire::{Content, JobView, LookQuery, OutputQuery, PartName, StopHow, StopRequest},
-};
+use backlot_surface::wire::{Content, JobView, OutputQuery, PartName, StopHow, StopRequest};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
     Told, exit_with, gist,
-    logs::{Printer, Stop},
+    logs::{Printer, Stop, output},
+    reach::{Looking, Onlooker, Reach},
 };
 use crate::{
+    cli::Common,
     commands::follow::Signals,
     console::Console,
     exit::Exit,
@@ -33,11 +32,11 @@ const LEAVE: Duration = Duration::from_millis(500);
 
 /// A job that is followed through its host.
 pub(super) struct Follow<'a> {
-    pub(super) client: &'a Client,
-    pub(super) console: &'a Console,
-    pub(super) id: String,
-    pub(super) json: bool,
-    pub(super) quiet: bool,
+    onlooker: Onlooker<'a>,
+    common: &'a Common,
+    console: &'a Console,
+    id: String,
+    json: bool,
 }
 
 /// What was seen of a job's output.
@@ -47,7 +46,17 @@ struct Seen {
     dropped: u64,
 }
 
-impl Follow<'_> {
+impl<'a> Follow<'a> {
+    pub(super) fn new(
+        looking: Looking,
+        common: &'a Common,
+        console: &'a Console,
+        id: String,
+        json: bool,
+    ) -> Self {
+        Self { onlooker: Onlooker::new(common, looking), common, console, id, json }
+    }
+
     /// Shows the job until it has ended and all is told, or a signal has the process leave.
     pub(super) async fn to_the_end(&self, signals: &mut Signals) -> Result<Exit, Told> {
         tokio::select! {
@@ -81,7 +90,7 @@ impl Follow<'_> {
         let job = self.job().await?;
         let Seen { bytes, dropped } = seen.get();
         self.event(|| Event::Ended { task: Task::of_job(&job, bytes, dropped) }).await;
-        if !self.quiet {
+        if !self.common.quiet {
             let took = job.finished_ms.unwrap_or(job.updated_ms).saturating_sub(job.created_ms);
             let line = format!("{} ({:.2}s)", gist(&job), took as f64 / 1e3);
             self.console.err.say(&line).await;
@@ -90,7 +99,7 @@ impl Follow<'_> {
     }
 
     async fn job(&self) -> Result<JobView, Told> {
-        Ok(self.client.job(&self.id, &LookQuery::default()).await?)
+        self.onlooker.ask(async |(reach, _)| reach.job(&self.id).await).await
     }
 
     async fn print(&self, part: PartName, seen: &Cell<Seen>) -> Result<(), Stop> {
@@ -98,7 +107,7 @@ impl Follow<'_> {
         let mut query =
             OutputQuery { part, after: 0, max: Some(PIECE_BYTES), wait_ms: Some(WAIT_MS) };
         loop {
-            let reply = self.client.output(&self.id, &query).await.map_err(Told::from)?;
+            let reply = output(&self.onlooker, &self.id, &query).await?;
             query.after = reply.next;
             let mut pieces = reply.pieces;
             for piece in &mut pieces {
@@ -127,7 +136,7 @@ impl Follow<'_> {
             ticks.tick().await;
             let Ok(job) = self.job().await else { continue };
             let news = news(&job);
-            if self.quiet || news == shown {
+            if self.common.quiet || news == shown {
                 continue;
             }
             if let Some(news) = &news {
@@ -155,7 +164,10 @@ impl Follow<'_> {
     async fn stop(&self, how: StopHow, why: &str) {
         let request =
             StopRequest { how, by: Some("terminal".to_owned()), why: Some(why.to_owned()) };
-        if let Err(error) = self.client.stop(&self.id, &request).await {
+        let asked = self.onlooker.looking();
+        // Without a host there is nothing to stop.
+        let Reach::Host(client) = &asked.0 else { return };
+        if let Err(error) = client.stop(&self.id, &request).await {
             let why = Told::from(error).line();
             self.console
                 .err

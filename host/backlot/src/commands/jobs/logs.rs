@@ -8,7 +8,10 @@ use backlot_surface::wire::{Content, OutputPiece, OutputQuery, OutputReply, Part
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::{Told, reach, reach::Reach};
+use super::{
+    Told,
+    reach::{self, Looking, Onlooker, Reach},
+};
 use crate::{
     cli::{Common, Logs},
     commands::follow::Signals,
@@ -35,17 +38,11 @@ pub(crate) async fn logs(args: Logs, common: &Common, console: &Console) -> anyh
 }
 
 async fn show(args: &Logs, common: &Common, console: &Console) -> Result<(), Told> {
-    let (reach, folder) = reach::look(common).await?;
-    let job = reach.job(&args.job).await?;
+    let onlooker = Onlooker::new(common, reach::look(common).await?);
+    let job = onlooker.ask(async |(reach, _)| reach.job(&args.job).await).await?;
     let id = job.id.to_string();
     let printer = Printer { console, json: args.json };
-    let read = |part| Reading {
-        reach: &reach,
-        folder: folder.as_ref(),
-        id: &id,
-        part,
-        follow: args.follow,
-    };
+    let read = |part| Reading { onlooker: &onlooker, id: &id, part, follow: args.follow };
     let printed = async {
         if args.log {
             return read(PartName::Log).print(&printer).await;
@@ -75,8 +72,7 @@ impl From<Told> for Stop {
 
 /// One part of a job's output, as it is read.
 struct Reading<'a> {
-    reach: &'a Reach,
-    folder: Option<&'a DataFolder>,
+    onlooker: &'a Onlooker<'a>,
     id: &'a str,
     part: PartName,
     follow: bool,
@@ -100,20 +96,24 @@ impl Reading<'_> {
     }
 
     async fn next(&self, after: u64) -> Result<OutputReply, Told> {
-        match (self.reach, self.folder) {
-            (Reach::Host(client), _) => {
-                let query = OutputQuery {
-                    part: self.part,
-                    after,
-                    max: Some(PIECE_BYTES),
-                    wait_ms: self.follow.then_some(WAIT_MS),
-                };
-                Ok(client.output(self.id, &query).await?)
-            }
-            (Reach::Folder(_), Some(folder)) => recorded(folder, self.id, self.part, after).await,
-            _ => Ok(OutputReply { pieces: Vec::new(), next: after, ended: true }),
-        }
+        let wait_ms = self.follow.then_some(WAIT_MS);
+        let query = OutputQuery { part: self.part, after, max: Some(PIECE_BYTES), wait_ms };
+        output(self.onlooker, self.id, &query).await
     }
+}
+
+/// Returns what there is of a job's output, from whoever has it.
+pub(super) async fn output(
+    onlooker: &Onlooker<'_>,
+    id: &str,
+    query: &OutputQuery,
+) -> Result<OutputReply, Told> {
+    let ask = async |(reach, folder): &Looking| match (reach, folder) {
+        (Reach::Host(client), _) => Ok(client.output(id, query).await?),
+        (Reach::Folder(_), Some(folder)) => recorded(folder, id, query.part, query.after).await,
+        _ => Ok(OutputReply { next: query.after, ended: true, ..OutputReply::default() }),
+    };
+    onlooker.ask(ask).await
 }
 
 /// Reads what was recorded. Without a host nothing is added to it.

@@ -30,6 +30,8 @@ use crate::{console::Console, exit::Exit, render, wire};
 pub(super) struct Told {
     reply: ErrorReply,
     exit: Exit,
+    /// Whether the host could not be asked, or has not answered.
+    is_gone: bool,
 }
 
 impl Told {
@@ -44,6 +46,11 @@ impl Told {
 
     pub(super) fn exit(&self) -> Exit {
         self.exit
+    }
+
+    /// Tells whether the host could not be asked, or has not answered.
+    pub(super) fn is_of_a_host_that_is_gone(&self) -> bool {
+        self.is_gone
     }
 
     /// Returns what it says, in a line.
@@ -69,7 +76,7 @@ impl Told {
 
 impl From<Failure> for Told {
     fn from(failure: Failure) -> Self {
-        Self { exit: exit_of(failure.reason.exit()), reply: failure.reply() }
+        Self { exit: exit_of(failure.reason.exit()), reply: failure.reply(), is_gone: false }
     }
 }
 
@@ -77,8 +84,8 @@ impl From<ClientError> for Told {
     fn from(error: ClientError) -> Self {
         let exit = exit_of(error.exit());
         match error {
-            ClientError::Failure(reply) => Self { reply, exit },
-            other => Self { exit, ..Self::by(&other) },
+            ClientError::Failure(reply) => Self { reply, exit, is_gone: false },
+            other => Self { exit, is_gone: true, ..Self::by(&other) },
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Who is asked about jobs: the host that holds the data folder, or the folder itself.
 
-use std::time::Duration;
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use backlot_jobs::{
-    DataFolder, FolderError, Job, JobId, LookError, Query, SqliteOptions, SqliteStore, Store as _,
-    StoreError,
+    DataFolder, FolderError, Job, JobId, LookError, Query, SqliteOptions, SqliteStore, Status,
+    Store as _, StoreError,
 };
 use backlot_surface::{
     Client, ClientError, Failure, Reason,
@@ -36,11 +36,54 @@ pub(super) enum Reach {
     Nothing,
 }
 
+/// What can be looked at, and the folder if there is one.
+pub(super) type Looking = (Reach, Option<DataFolder>);
+
+/// Somebody who looks on while a host may end: then whoever comes after it is asked, or
+/// else the folder.
+pub(super) struct Onlooker<'a> {
+    common: &'a Common,
+    looking: RefCell<Rc<Looking>>,
+}
+
+impl<'a> Onlooker<'a> {
+    pub(super) fn new(common: &'a Common, looking: Looking) -> Self {
+        Self { common, looking: RefCell::new(Rc::new(looking)) }
+    }
+
+    /// Returns who is asked.
+    pub(super) fn looking(&self) -> Rc<Looking> {
+        self.looking.borrow().clone()
+    }
+
+    /// Asks, and once more who is there then if the host has not answered.
+    pub(super) async fn ask<T>(
+        &self,
+        ask: impl AsyncFn(&Looking) -> Result<T, Told>,
+    ) -> Result<T, Told> {
+        let mut deadline = None;
+        loop {
+            let asked = self.looking();
+            match ask(&asked).await {
+                Err(told) if told.is_of_a_host_that_is_gone() => {
+                    let now = Instant::now();
+                    if now > *deadline.get_or_insert(now + STARTING) {
+                        return Err(told);
+                    }
+                    sleep(AGAIN).await;
+                    *self.looking.borrow_mut() = Rc::new(look(self.common).await?);
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
 /// What changes can be asked of.
 pub(super) struct Acting {
     pub(super) client: Client,
-    /// What the socket is reached through.
-    _folder: DataFolder,
+    /// The client's address may lead through it.
+    pub(super) folder: DataFolder,
     /// This process, where no other holds the folder.
     pub(super) holding: Option<Holding>,
 }
@@ -59,7 +102,7 @@ fn no_home() -> Told {
 }
 
 /// Returns what can be looked at. Nothing is made or changed.
-pub(super) async fn look(common: &Common) -> Result<(Reach, Option<DataFolder>), Told> {
+pub(super) async fn look(common: &Common) -> Result<Looking, Told> {
     let path = common.data().ok_or_else(no_home)?;
     let folder = match DataFolder::find(&path) {
         Ok(folder) => folder,
@@ -88,14 +131,14 @@ pub(super) async fn act(common: &Common, name: &str) -> Result<Acting, Told> {
     let deadline = Instant::now() + STARTING;
     loop {
         match Client::connect(&folder.socket_address()).await {
-            Ok(client) => return Ok(Acting { client, _folder: folder, holding: None }),
+            Ok(client) => return Ok(Acting { client, folder, holding: None }),
             Err(ClientError::NoHost { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         match hold(common, &folder, name).await {
             Ok(holding) => {
                 let client = Client::connect(&folder.socket_address()).await?;
-                return Ok(Acting { client, _folder: folder, holding: Some(holding) });
+                return Ok(Acting { client, folder, holding: Some(holding) });
             }
             Err(Held::Told(told)) => return Err(told),
             // It was taken meanwhile, or is just being given free.
@@ -143,8 +186,8 @@ impl Reach {
                     limit: query.limit.unwrap_or(100),
                 };
                 let page = store.list(query).await.map_err(Failure::from)?;
-                let jobs = page.jobs.iter().map(|job| JobView::brief(job, None)).collect();
-                Ok(Page { jobs, next: page.next })
+                let jobs = page.jobs.iter().map(|job| JobView::brief(job, progress(job)));
+                Ok(Page { jobs: jobs.collect(), next: page.next })
             }
         }
     }
@@ -158,10 +201,16 @@ impl Reach {
                 let job = record(store, digits).await?;
                 let mut runs = store.past_runs(job.id).await.map_err(Failure::from)?;
                 runs.extend(job.last_run().cloned());
-                Ok(JobView::whole(&job, None, &runs))
+                Ok(JobView::whole(&job, progress(&job), &runs))
             }
         }
     }
+}
+
+/// Returns how far a job is that nobody runs: its host is gone, and the next one will say
+/// that it was interrupted.
+fn progress(job: &Job) -> Option<String> {
+    (job.status() == Status::Working).then(|| "no host runs it any more".to_owned())
 }
 
 async fn record(store: &SqliteStore, digits: &str) -> Result<Job, Told> {

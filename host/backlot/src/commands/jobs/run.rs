@@ -5,20 +5,22 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use backlot_jobs::{Job, JobId, Phase, Status};
 use backlot_registry::{Caller, TaskId};
 use backlot_surface::{
-    Client,
+    ClientError, Reason,
     wire::{Expects, Grant, JobView, RetryView, SpawnRequest},
 };
 use backlot_wasm::Limits;
+use tokio::time::{Instant, sleep};
 
 use super::{
     Told,
     follow::{Follow as FollowThere, news},
-    reach,
+    reach::{self, Looking, Reach},
 };
 use crate::{
     cli::{AsJob, Common, Run, With},
@@ -35,12 +37,17 @@ use crate::{
     wire,
 };
 
+/// How long it is waited until a host that is about to end has ended, and how often it is
+/// looked.
+const LEAVING: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// A job that runs.
 enum Prepared {
     /// In this process.
-    Here(Box<Holding>, JobId),
+    Here(Box<Holding>, Box<Job>),
     /// In the host's that holds the data folder.
-    There(Client, Box<JobView>),
+    There(Looking, Box<JobView>),
 }
 
 pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow::Result<Exit> {
@@ -66,17 +73,20 @@ pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow
             print(console, text).await?;
             Ok(Exit::Completed)
         }
-        Ok(Prepared::There(client, job)) => {
-            let id = job.id.to_string();
-            let follow = FollowThere { client: &client, console, id, json, quiet: common.quiet };
+        Ok(Prepared::There(looking, job)) => {
+            let follow = FollowThere::new(looking, common, console, job.id.to_string(), json);
             match follow.to_the_end(&mut signals).await {
                 Ok(exit) => Ok(exit),
                 Err(told) => Ok(told.tell(json, console).await),
             }
         }
-        Ok(Prepared::Here(holding, id)) => {
-            let here = Here { holding: &holding, console, id, json, quiet: common.quiet };
-            let ended = here.to_the_end(&mut signals).await;
+        Ok(Prepared::Here(holding, job)) => {
+            let here = Here { holding: &holding, console, id: job.id, json, quiet: common.quiet };
+            let ended = match job.status().is_terminal() {
+                // Its key had it already, and it ended in another process perhaps.
+                true => here.as_recorded(common, &mut signals).await,
+                false => here.to_the_end(&job, &mut signals).await,
+            };
             leave(*holding, console, common.quiet, &mut signals).await;
             ended
         }
@@ -89,9 +99,13 @@ async fn prepare(mut args: Run, common: &Common, console: &Console) -> Result<Pr
     let grant = grant_of(&args.with);
     let mut wanted = Wanted::of(&mut args.with, &policy)?;
     let grant = grant?;
-    let acting = reach::act(common, "backlot run").await.map_err(refused)?;
     let mut request = request_of(&args.target, &args.as_job, grant)?;
-    let Some(holding) = acting.holding else {
+    let deadline = Instant::now() + LEAVING;
+    let holding = loop {
+        let acting = reach::act(common, "backlot run").await.map_err(refused)?;
+        if let Some(holding) = acting.holding {
+            break holding;
+        }
         wanted.read(&mut args.with, Limits::default().input).await?;
         wanted.put_into(&mut request);
         let plugins = common.config(0).plugins;
@@ -99,15 +113,34 @@ async fn prepare(mut args: Run, common: &Common, console: &Console) -> Result<Pr
             plugins: Some(absolute(&plugins)?),
             policy: common.policy_file().map(|file| absolute(&file)).transpose()?,
         });
-        let job = acting.client.spawn(&request).await.map_err(|error| refused(error.into()))?;
-        return Ok(Prepared::There(acting.client, Box::new(job)));
+        // A host that breaks off may have begun it, so that it is asked for under a key.
+        if request.key.is_none() {
+            let key = JobId::random().map_err(|error| Refused::by(&error))?;
+            request.key = Some(format!("run {key}"));
+        }
+        match acting.client.spawn(&request).await {
+            Ok(job) => {
+                let looking = (Reach::Host(acting.client), Some(acting.folder));
+                return Ok(Prepared::There(looking, Box::new(job)));
+            }
+            Err(error) if is_leaving(&error) && Instant::now() < deadline => sleep(AGAIN).await,
+            Err(error) => return Err(refused(error.into())),
+        }
     };
     match spawn_here(&holding, args, &mut wanted, request, common, console).await {
-        Ok(job) => Ok(Prepared::Here(Box::new(holding), job.id)),
+        Ok(job) => Ok(Prepared::Here(Box::new(holding), Box::new(job))),
         Err(refused) => {
             holding.end().await;
             Err(refused)
         }
+    }
+}
+
+/// Tells whether a host has not answered because it was about to end.
+fn is_leaving(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoHost { .. } | ClientError::Broken { .. } => true,
+        ClientError::Failure(reply) => reply.error.code == Reason::Closed.code(),
     }
 }
 
@@ -153,7 +186,7 @@ fn request_of(target: &OsStr, as_job: &AsJob, grant: Grant) -> Result<SpawnReque
         Some(kind) if !is_path => (Some(kind.to_owned()), None),
         _ => (None, Some(absolute(path)?)),
     };
-    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let retry = (!as_job.retry_on.is_empty()).then(|| {
         let mut policy = backlot_jobs::RetryPolicy {
             on: as_job.retry_on.clone(),
@@ -183,7 +216,7 @@ fn request_of(target: &OsStr, as_job: &AsJob, grant: Grant) -> Result<SpawnReque
 
 /// Returns what the flags ask for, as it is written down.
 fn grant_of(with: &With) -> Result<Grant, Refused> {
-    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let mut dirs = Vec::with_capacity(with.dirs.len());
     for dir in &with.dirs {
         // Whoever runs it stands somewhere else.
@@ -232,21 +265,25 @@ struct Here<'a> {
 }
 
 impl Here<'_> {
-    /// Shows the runs of the job, one after the other, until it has ended or a signal has
-    /// the process leave.
-    async fn to_the_end(&self, signals: &mut Signals) -> anyhow::Result<Exit> {
+    /// Shows the runs of the job, one after the other, from where it was spawned until it
+    /// has ended or a signal has the process leave.
+    async fn to_the_end(&self, spawned: &Job, signals: &mut Signals) -> anyhow::Result<Exit> {
         let manager = self.holding.jobs().manager();
         let watch = manager.watch(self.id);
         let mut told = None;
-        let mut shown: Option<TaskId> = None;
+        // A run that was over by then was another process's perhaps, whose tasks are not
+        // this one's.
+        let is_over = spawned.run().is_none();
+        let mut shown = spawned.last_run().filter(|_| is_over).map(|run| run.id);
         let mut exit = None;
         loop {
             // Made before the look, so that no change falls between.
             let changed = watch.notified();
             let job = manager.get(self.id, &Caller::Operator).await?;
-            let task = job.last_run().and_then(|run| run.task.as_ref()?.parse().ok());
-            if let Some(task) = task.filter(|task| shown.as_ref() != Some(task)) {
-                shown = Some(task.clone());
+            if let Some(run) = job.last_run().filter(|run| shown != Some(run.id))
+                && let Some(task) = run.task.as_ref().and_then(|task| task.parse::<TaskId>().ok())
+            {
+                shown = Some(run.id);
                 let registry = self.holding.host().registry();
                 let follow = Follow::new(registry, self.console, task, self.json, self.quiet)
                     .of_job(Followed { manager: manager.clone(), id: self.id });
@@ -271,6 +308,20 @@ impl Here<'_> {
                     manager.stop(self.id, &Caller::Operator, how, "terminal", why).await?;
                 }
             }
+        }
+    }
+
+    /// Shows what was recorded of the job.
+    async fn as_recorded(&self, common: &Common, signals: &mut Signals) -> anyhow::Result<Exit> {
+        let shown = async {
+            let looking = reach::look(common).await?;
+            let id = self.id.to_string();
+            let follow = FollowThere::new(looking, common, self.console, id, self.json);
+            follow.to_the_end(signals).await
+        };
+        match shown.await {
+            Ok(exit) => Ok(exit),
+            Err(told) => Ok(told.tell(self.json, self.console).await),
         }
     }
 
@@ -309,28 +360,53 @@ impl Here<'_> {
 }
 
 /// Ends a host that this process has been. Jobs of others that run in it are waited for,
-/// unless a signal comes.
+/// unless Ctrl-C ends them. Who ends the process with SIGTERM wants it to end.
 pub(super) async fn leave(holding: Holding, console: &Console, quiet: bool, signals: &mut Signals) {
-    let mut is_told = false;
-    while let Ok(census) = holding.jobs().census().await {
-        if census.working == 0 {
-            break;
-        }
-        if !is_told && !quiet {
-            let line = format!(
-                "{} other jobs run here and are waited for; Ctrl-C ends them",
-                census.working
-            );
-            console.err.say(&line).await;
-            is_told = true;
-        }
+    if !signals.is_to_end() {
         tokio::select! {
-            () = holding.jobs().changed() => {}
-            _ = signals.next() => break,
+            () = others(&holding, console, quiet) => {}
+            _ = signals.next() => {}
         }
+    }
+    if signals.is_to_end_at_once() {
+        return;
     }
     tokio::select! {
         _ = holding.end() => {}
         _ = signals.next() => {}
+    }
+}
+
+/// Waits until no job runs, and none can be begun.
+async fn others(holding: &Holding, console: &Console, quiet: bool) {
+    let jobs = holding.jobs();
+    let mut is_told = quiet;
+    loop {
+        // Made before the look, so that no change falls between.
+        let changed = jobs.changed();
+        let Ok(census) = jobs.census().await else { return };
+        if census.working == 0 {
+            break;
+        }
+        if !is_told {
+            let line = match census.working {
+                1 => "1 other job runs here and is waited for; Ctrl-C ends it".to_owned(),
+                count => {
+                    format!("{count} other jobs run here and are waited for; Ctrl-C ends them")
+                }
+            };
+            console.err.say(&line).await;
+            is_told = true;
+        }
+        changed.await;
+    }
+    // One may have been begun in this moment. Whoever asks for another finds another host.
+    jobs.refuse();
+    loop {
+        let changed = jobs.changed();
+        match jobs.census().await {
+            Ok(census) if census.working > 0 => changed.await,
+            _ => return,
+        }
     }
 }

@@ -6,7 +6,10 @@ use backlot_jobs::Status;
 use backlot_surface::wire::{JobView, LookQuery};
 use tokio::time::Instant;
 
-use super::{Told, exit_with, gist, reach, reach::Reach};
+use super::{
+    Told, exit_with, gist,
+    reach::{self, Looking, Onlooker, Reach},
+};
 use crate::{
     cli::{Common, Wait},
     commands::{follow::Signals, print},
@@ -20,15 +23,15 @@ const WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn wait(args: Wait, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let (reach, _folder) = match reach::look(common).await {
-        Ok(reach) => reach,
+    let onlooker = match reach::look(common).await {
+        Ok(looking) => Onlooker::new(common, looking),
         Err(told) => return Ok(told.tell(args.json, console).await),
     };
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let mut exit = Exit::Completed;
     for digits in &args.jobs {
         let job = tokio::select! {
-            job = ended(&reach, digits, deadline) => job,
+            job = ended(&onlooker, digits, deadline) => job,
             _ = signals.next() => return Ok(Exit::Failed),
         };
         let own = match job {
@@ -48,22 +51,24 @@ pub(crate) async fn wait(args: Wait, common: &Common, console: &Console) -> anyh
 }
 
 /// Returns a job once it has ended or waits for a person, or the time is over.
-pub(super) async fn ended(
-    reach: &Reach,
+async fn ended(
+    onlooker: &Onlooker<'_>,
     digits: &str,
     deadline: Option<Instant>,
 ) -> Result<JobView, Told> {
-    let Reach::Host(client) = reach else {
-        // Without a host nothing goes on.
-        return reach.job(digits).await;
-    };
     loop {
         let left = deadline
             .map_or(WAIT, |deadline| deadline.saturating_duration_since(Instant::now()).min(WAIT));
-        let wait_ms = u64::try_from(left.as_millis()).ok();
-        let job = client.job(digits, &LookQuery { wait_ms, hand: None }).await?;
+        let query = LookQuery { wait_ms: u64::try_from(left.as_millis()).ok(), hand: None };
+        let ask = async |(reach, _): &Looking| match reach {
+            Reach::Host(client) => Ok((client.job(digits, &query).await?, true)),
+            _ => Ok((reach.job(digits).await?, false)),
+        };
+        let (job, has_host) = onlooker.ask(ask).await?;
         let is_over = job.status.is_terminal() || job.status == Status::InputRequired;
-        if is_over || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        // Without a host nothing goes on.
+        if is_over || is_late || !has_host {
             return Ok(job);
         }
     }

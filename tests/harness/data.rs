@@ -1,0 +1,105 @@
+//! A data folder that several processes share, one after the other or at once.
+
+use std::{ffi::OsStr, path::Path};
+
+use backlot::backlot_jobs::DataFolder;
+use backlot_surface::Client;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{Ended, Process, files};
+
+/// A data folder, and the plugin folder of whoever works with it.
+pub struct Data {
+    outer: TempDir,
+    folder: DataFolder,
+}
+
+impl Data {
+    /// Returns a folder that no host has had.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made.
+    pub fn new() -> Self {
+        let outer = TempDir::new().expect("a folder can be made");
+        let folder = DataFolder::open(&outer.path().join("data")).expect("a folder can be made");
+        Self { outer, folder }
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &DataFolder {
+        &self.folder
+    }
+
+    /// Returns a folder beside it, for what a test needs.
+    pub fn outer(&self) -> &Path {
+        self.outer.path()
+    }
+
+    /// Starts `backlot` on it with these arguments.
+    pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Process {
+        Process::start_with(args, |command| {
+            command.env("BACKLOT_DATA", self.folder.path());
+            command.env("BACKLOT_PLUGINS", files::kinds());
+        })
+    }
+
+    /// Runs `backlot` on it to its end.
+    pub fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Ended {
+        self.start(args).wait()
+    }
+
+    /// Runs `backlot` on it to its end, which has to be a good one, and returns the JSON
+    /// document that it prints.
+    ///
+    /// # Panics
+    ///
+    /// When it fails, or prints something else.
+    pub fn json<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Value {
+        let ended = self.run(args);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+    }
+
+    /// Starts a process that holds it for an hour, and returns it with the id of its job.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn hold(&self) -> (Process, String) {
+        let input = json!({"count": 2, "every_ms": 3_600_000}).to_string();
+        let mut holder = self.start(["run", "ticker", "--json", "--input", &input]);
+        let job = started(&mut holder);
+        (holder, job)
+    }
+
+    /// Connects to the host that holds it.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub async fn client(&self) -> Client {
+        Client::connect(&self.folder.socket_address()).await.expect("a host answers")
+    }
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Waits until a `backlot run --json` has started its job, and returns the job's id.
+///
+/// # Panics
+///
+/// When it does something else.
+pub fn started(process: &mut Process) -> String {
+    let line = process.line();
+    let event: Value = serde_json::from_str(&line).expect("events are JSON");
+    match (&event["event"], &event["job"]) {
+        (Value::String(event), Value::String(job)) if event == "started" => job.clone(),
+        _ => panic!("it has not started: {line}"),
+    }
+}
