@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use backlot_jobs::Status;
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 
 use super::duration;
 
@@ -103,6 +103,7 @@ Examples:
 With --json, stdout is one JSON document.")]
 pub(crate) struct Show {
     /// The job's id, or its first digits
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) job: String,
     /// Print one JSON document
     #[arg(long)]
@@ -126,6 +127,7 @@ With --json, stdout is JSON lines, one piece each:
   {\"event\":\"dropped\",\"stream\":..,\"bytes\":..}")]
 pub(crate) struct Logs {
     /// The job's id, or its first digits
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) job: String,
     /// Go on until the job has ended
     #[arg(long, short)]
@@ -153,7 +155,8 @@ Examples:
 With --json, stdout is a JSON line for each job.")]
 pub(crate) struct Wait {
     /// The jobs' ids, or their first digits
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB",
+        value_parser = NonEmptyStringValueParser::new())]
     pub(crate) jobs: Vec<String>,
     /// How long to wait [default: as long as it takes]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -182,7 +185,8 @@ With --json, stdout is a JSON line for each job:
   {\"outcome\":\"cancelled\"|\"stopping\"|\"after_step\"|\"already\",\"job\":{..}}")]
 pub(crate) struct Stop {
     /// The jobs' ids, or their first digits
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB",
+        value_parser = NonEmptyStringValueParser::new())]
     pub(crate) jobs: Vec<String>,
     /// Do not ask: end the run now
     #[arg(long, short)]
@@ -213,6 +217,7 @@ Examples:
 With --json, stdout is the job.")]
 pub(crate) struct Retry {
     /// The job's id, or its first digits
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) job: String,
     /// Print one JSON document
     #[arg(long)]
@@ -234,6 +239,7 @@ Examples:
 With --json, stdout is the job.")]
 pub(crate) struct Answer {
     /// The job's id, or its first digits
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) job: String,
     /// The answer; JSON where the question has a schema
     #[arg(allow_hyphen_values = true)]
@@ -255,6 +261,7 @@ Examples:
 With --json, stdout is one JSON document: {\"files\":[{\"path\":..,\"bytes\":..,\"modified_ms\":..}],..}")]
 pub(crate) struct Files {
     /// The job's id, or its first digits
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) job: String,
     /// The file to print
     pub(crate) path: Option<PathBuf>,
@@ -274,7 +281,8 @@ Examples:
 With --json, stdout is one JSON document: {\"removed\":[..]}")]
 pub(crate) struct Rm {
     /// The jobs' ids, or their first digits
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB",
+        value_parser = NonEmptyStringValueParser::new())]
     pub(crate) jobs: Vec<String>,
     /// Print one JSON document
     #[arg(long)]
