@@ -17,6 +17,7 @@ mod crowds;
 mod dev;
 mod embedding;
 mod endings;
+mod faults;
 mod floods;
 mod jobs;
 mod large;
