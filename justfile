@@ -79,6 +79,11 @@ bench: plugins
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-registry --bench costs
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-jobs --bench store --bench manager
 
+# Kill a host in the middle of random work over and over, and check that nothing it acknowledged is lost
+soak rounds="1000": plugins
+    cargo build --quiet {{ host }}
+    BACKLOT_ROUNDS={{ rounds }} cargo nextest run {{ host }} --profile soak --no-capture -E 'test(crash_rounds)'
+
 # Feed hostile files to what reads them, each target for so many seconds
 fuzz seconds="300": plugins
     @cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz --version 0.13.2

@@ -13,6 +13,7 @@ mod capacity;
 mod cli;
 mod commands;
 mod contract;
+mod crashes;
 mod crowds;
 mod dev;
 mod embedding;
