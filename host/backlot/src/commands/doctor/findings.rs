@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn a_good_machine_has_nothing_to_fix() {
         let findings = findings(&good());
-        assert_eq!(findings.len(), 11);
+        assert_eq!(findings.len(), 12);
         for finding in findings {
             assert_eq!((finding.status, &finding.fix), (Status::Ok, &None), "{finding:?}");
         }
