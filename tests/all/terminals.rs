@@ -557,3 +557,36 @@ fn c64_attempts_are_counted_one_way() {
         check_refused(&ended, 2, says);
     }
 }
+
+/// Ids of jobs are random; those of tasks are counted on, whatever has become of the
+/// records of those before.
+#[test]
+fn c52_ids_are_not_used_again_after_a_restart_a_crash_or_pruning() {
+    let data = Data::new();
+    let task = || {
+        let ended = data.run(["run", "noop", "--json"]);
+        let first = ended.stdout.lines().next().unwrap().to_owned();
+        let started: Value = serde_json::from_str(&first).unwrap();
+        (started["id"].as_str().unwrap().to_owned(), started["job"].as_str().unwrap().to_owned())
+    };
+    let mut tasks = Vec::new();
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        let (task, job) = task();
+        tasks.push(task);
+        jobs.push(job);
+    }
+    assert_eq!(tasks, ["noop-1", "noop-2", "noop-3"]);
+    assert_eq!(data.run(["prune", "--keep", "0"]).code, Some(0));
+    let (after, job) = task();
+    assert_eq!(after, "noop-4");
+    jobs.push(job);
+    let (holder, _) = data.hold();
+    holder.signal("KILL");
+    holder.wait();
+    let (after, job) = task();
+    assert_eq!(after, "noop-5", "the crash was none of this kind");
+    assert!(!jobs.contains(&job));
+    // What is gone is unknown, and is nobody else's.
+    assert_eq!(data.run(["logs", &jobs[0]]).code, Some(3));
+}

@@ -19,6 +19,7 @@ use crate::{
     config::Config,
     host::{Host, HostError},
     jobs::{Jobs, JobsConfig, JobsError},
+    numbers::Numbers,
 };
 
 /// How long endings are waited for to be written once all runs have ended.
@@ -80,9 +81,10 @@ impl Holding {
         let plugins = absolute(config.plugins.clone());
         // What does not fit into memory is as safe as the rest there, and as private.
         let spill = jobs.data.join("spill");
-        let host = Host::start(Config { spill, ..config })?;
+        let numbers = Numbers::new(jobs.data.join("numbers"));
+        let host = Host::start_counting(Config { spill, ..config }, Some(numbers.clone()))?;
         let surface = host.registry().attach_surface(name);
-        let (jobs, recovered) = Jobs::open(&host, jobs).await?;
+        let (jobs, recovered) = Jobs::open_counting(&host, jobs, Some(numbers)).await?;
         let jobs = Arc::new(jobs);
         let listener = listen(&jobs)?;
         let about = HostAbout {

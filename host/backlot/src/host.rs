@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     config::{Config, ConfigError, Reload},
+    numbers::Numbers,
     policy::sources,
     render,
     spill::TempSpill,
@@ -82,6 +83,14 @@ impl Host {
     /// When the configuration is not usable, or the machine does not give what
     /// it asks for.
     pub fn start(config: Config) -> Result<Self, HostError> {
+        Self::start_counting(config, None)
+    }
+
+    /// Starts a host whose tasks are counted on from those of hosts before it.
+    pub(crate) fn start_counting(
+        config: Config,
+        numbers: Option<Numbers>,
+    ) -> Result<Self, HostError> {
         config.check()?;
         raise_open_files();
         let threads = Threads::start(config.threads).map_err(HostError::Threads)?;
@@ -111,7 +120,10 @@ impl Host {
             clock: Arc::new(SystemClock),
             spill: Some(Arc::new(TempSpill { dir: config.spill })),
             runtime: threads.handle().clone(),
-            first_number: Arc::new(|_| 1),
+            first_number: match numbers {
+                Some(numbers) => Arc::new(move |kind| numbers.first(kind)),
+                None => Arc::new(|_| 1),
+            },
         };
         let engine = Engine::new(engine)?;
         let catalog = ComponentCatalog::new(

@@ -126,6 +126,7 @@ mod exit;
 mod holding;
 mod host;
 mod jobs;
+mod numbers;
 mod policy;
 mod render;
 mod shelf;

@@ -106,6 +106,11 @@ pub(super) fn decided(
     rules.admits(&about.digest).map_err(|error| Refused::by(&error))?;
     let manifest = manifest_beside(file)
         .map_err(|error| Refused { why: error.to_string(), exit: Exit::Refused })?;
+    // What is asked for a job of steps is for the kinds of those.
+    let ask = match &manifest {
+        Some(manifest) if component.has_steps() => &ask.clone().as_far_as(manifest),
+        _ => ask,
+    };
     component
         .decided(&rules, manifest.as_ref(), ask, &sources(policy))
         .map_err(|error| Refused::by(&error))

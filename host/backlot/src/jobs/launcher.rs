@@ -21,7 +21,7 @@ use backlot_surface::wire::Grant;
 use tokio::sync::oneshot;
 
 use super::{Recorded as _, lock, record::Records, versions::Versions};
-use crate::host::Host;
+use crate::{host::Host, numbers::Numbers};
 
 /// The longest output that a run hands on, in bytes: to what follows it, and to the
 /// record. More is in the recorded output.
@@ -39,10 +39,17 @@ pub(super) struct TaskLauncher {
     live: Arc<Mutex<HashMap<RunId, TaskId>>>,
     /// Whom the tasks belong to: the sessions that their jobs work for.
     owners: Mutex<HashMap<SessionId, Owner>>,
+    /// The numbers of tasks, where they are written down.
+    numbers: Option<Numbers>,
 }
 
 impl TaskLauncher {
-    pub(super) fn new(host: &Host, versions: Arc<Versions>, records: Arc<Records>) -> Self {
+    pub(super) fn new(
+        host: &Host,
+        versions: Arc<Versions>,
+        records: Arc<Records>,
+        numbers: Option<Numbers>,
+    ) -> Self {
         Self {
             registry: host.registry().clone(),
             versions,
@@ -50,6 +57,7 @@ impl TaskLauncher {
             runtime: tokio::runtime::Handle::current(),
             live: Arc::default(),
             owners: Mutex::default(),
+            numbers,
         }
     }
 
@@ -85,6 +93,12 @@ impl TaskLauncher {
             self.versions.keep(&pinned).await?;
         }
         let ask = Grant::of_record(job.spec.grant.as_deref()).map_err(LaunchError::Refused)?;
+        // What is asked for is for the kinds of the steps; one that says it needs nothing of
+        // a sort, such as one that only decides what follows, is not given it.
+        let ask = match pinned.manifest() {
+            Some(manifest) if is_stepped => ask.as_far_as(manifest),
+            _ => ask,
+        };
         let generation = pinned.component().generation().clone();
         let code = Code {
             kind: kind.clone(),
@@ -104,6 +118,9 @@ impl TaskLauncher {
             step: step_of(job),
         };
         let task = self.registry.start(Arc::new(producer), start).await.map_err(refused)?;
+        if let Some(numbers) = &self.numbers {
+            numbers.used(&task);
+        }
         lock(&self.live).insert(run, task.clone());
         let followed = Followed {
             registry: self.registry.clone(),

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, futures::Notified};
 use self::{
     keeping::Keeping, launcher::TaskLauncher, record::Records, steps::Steps, versions::Versions,
 };
-use crate::host::Host;
+use crate::{host::Host, numbers::Numbers};
 
 mod grant;
 mod keeping;
@@ -95,6 +95,7 @@ pub struct Jobs {
     changed: Arc<Notify>,
     _keeping: Keeping,
     is_leaving: AtomicBool,
+    numbers: Option<Numbers>,
     // The last to be dropped: somebody else may have the folder then.
     held: Held,
 }
@@ -110,6 +111,15 @@ impl Jobs {
     /// When the folder is held by another host, or what is in it cannot be used; nothing
     /// has changed then.
     pub async fn open(host: &Host, config: JobsConfig) -> Result<(Self, Recovered), JobsError> {
+        Self::open_counting(host, config, None).await
+    }
+
+    /// Opens the jobs of a host whose tasks are counted on from those before it.
+    pub(crate) async fn open_counting(
+        host: &Host,
+        config: JobsConfig,
+        numbers: Option<Numbers>,
+    ) -> Result<(Self, Recovered), JobsError> {
         let folder = DataFolder::open(&config.data)?;
         let holder = Holder::this(concat!("backlot ", env!("CARGO_PKG_VERSION")));
         let held = folder.hold(&holder)?;
@@ -119,7 +129,8 @@ impl Jobs {
         let store = Arc::new(opened.unwrap_or(Err(StoreError::Closed))?);
         let versions = Arc::new(Versions::new(host, folder.components()));
         let records = Arc::new(Records::new(folder.clone(), config.record));
-        let launcher = Arc::new(TaskLauncher::new(host, versions.clone(), records.clone()));
+        let launcher =
+            Arc::new(TaskLauncher::new(host, versions.clone(), records.clone(), numbers.clone()));
         let changed = Arc::new(Notify::new());
         let world = World {
             follow: Arc::new(Steps::new(versions.clone())),
@@ -142,6 +153,7 @@ impl Jobs {
             record: config.record,
             changed,
             _keeping: keeping,
+            numbers,
             is_leaving: AtomicBool::new(false),
             held,
         };
@@ -257,7 +269,13 @@ impl Jobs {
     pub async fn shutdown(&self, host: &Host, bound: Duration) -> bool {
         self.refuse();
         host.registry().dispose().await;
-        self.manager.close(bound).await
+        let written = self.manager.close(bound).await;
+        if let Some(numbers) = self.numbers.clone() {
+            let settled = tokio::task::spawn_blocking(move || numbers.settle());
+            // It is the runtime's if it panics.
+            let _ = settled.await;
+        }
+        written
     }
 }
 

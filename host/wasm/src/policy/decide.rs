@@ -61,6 +61,15 @@ pub struct Ask {
     pub grace: Option<Duration>,
 }
 
+impl Ask {
+    /// Returns it without the sorts that a manifest asks nothing of, for a start of one of
+    /// several kinds that share what is asked for. Limits stay.
+    #[must_use]
+    pub fn as_far_as(self, manifest: &Manifest) -> Self {
+        manifest.narrow(self)
+    }
+}
+
 /// What the host has that a decision needs. `Debug` leaves out the values.
 #[derive(Clone, Default)]
 pub struct Sources {

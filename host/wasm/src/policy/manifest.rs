@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::policy::{
+    decide::Ask,
     document::{List, PolicyError, Reader},
     grant::{Access, Lookup},
     limit::Limit,
@@ -26,6 +27,11 @@ impl PartialEq for Manifest {
     fn eq(&self, other: &Self) -> bool {
         self.0.text == other.0.text
     }
+}
+
+/// Tells whether a list names anything.
+fn asks<T>(list: &List<T>) -> bool {
+    list.as_ref().is_some_and(|list| !list.value.is_empty())
 }
 
 #[derive(Debug)]
@@ -100,6 +106,24 @@ impl Manifest {
         match reader.is_right() {
             true => Ok(Self(Arc::new(asks))),
             false => Err(reader.error()),
+        }
+    }
+
+    /// Returns what is asked for, without the sorts that the manifest asks nothing of: for
+    /// a start that several kinds share what it asks for.
+    pub(super) fn narrow(&self, ask: Ask) -> Ask {
+        let Asks { dirs, env, common, secrets, .. } = &*self.0;
+        Ask {
+            dirs: ask.dirs.filter(|_| asks(dirs)),
+            env: ask.env.filter(|_| asks(env)),
+            tcp: ask.tcp.filter(|_| asks(&common.tcp)),
+            udp: ask.udp.filter(|_| asks(&common.udp)),
+            http: ask.http.filter(|_| asks(&common.http)),
+            private: ask
+                .private
+                .filter(|_| asks(&common.tcp) || asks(&common.udp) || asks(&common.http)),
+            secrets: ask.secrets.filter(|_| asks(secrets)),
+            ..ask
         }
     }
 
