@@ -593,6 +593,7 @@ fn a_write_past_the_file_size_limit_is_an_error_of_that_write() {
             .arg(backlot())
             .arg(kinds())
             .arg(folder.path())
+            .env("BACKLOT_DATA", folder.path().join("data"))
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped());

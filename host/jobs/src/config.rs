@@ -27,6 +27,9 @@ pub struct Config {
     pub keep: u64,
     /// How long jobs that have ended are kept.
     pub keep_for: Duration,
+    /// Whether jobs that wait are started when their turn or time comes. A manager that is
+    /// there for a moment leaves that to the next.
+    pub starts_waiting: bool,
 }
 
 impl Default for Config {
@@ -42,6 +45,7 @@ impl Default for Config {
             result_bytes: 1 << 20,
             keep: 10_000,
             keep_for: Duration::from_secs(30 * 24 * 60 * 60),
+            starts_waiting: true,
         }
     }
 }

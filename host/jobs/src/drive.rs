@@ -104,8 +104,11 @@ async fn drive(me: Weak<Inner>, mut job: Job, mut run: RunId, mut first: Option<
                     None => Some(error),
                     Some(first) => first.send(Err(error)).err().and_then(Result::err),
                 };
-                if let Some(error) = unheard {
-                    inner.launch_failed(&job, run, &error, false).await;
+                match unheard {
+                    // Nothing is launched by a host that ends.
+                    Some(_) if inner.is_closed() => inner.interrupt(&job, run).await,
+                    Some(error) => _ = inner.launch_failed(&job, run, &error, false).await,
+                    None => {}
                 }
                 return;
             }

@@ -154,7 +154,9 @@ impl Manager {
             report_panics: AtomicU64::new(0),
         });
         let recovered = inner.recover().await?;
-        inner.runtime.spawn(Inner::start_those_due(inner.me.clone()));
+        if inner.config.starts_waiting {
+            inner.runtime.spawn(Inner::start_those_due(inner.me.clone()));
+        }
         let _hold = Arc::new(Hold(inner.clone()));
         Ok((Self { inner, _hold }, recovered))
     }

@@ -111,7 +111,7 @@ reasons! {
     /// The store is of a newer version.
     Newer = INTERNAL_SERVER_ERROR, "newer", 1, "";
     /// Something cannot be read or written.
-    Io = INTERNAL_SERVER_ERROR, "io", 1, "see to the disk, then try again";
+    Io = INTERNAL_SERVER_ERROR, "io", 1, "";
     /// The machine gives no random numbers.
     NoRandom = INTERNAL_SERVER_ERROR, "no_random", 1, "see to the machine, then try again";
     /// It is the host's own fault.
@@ -423,7 +423,7 @@ mod tests {
 500 read_only       exit 1  let the host write there
 500 damaged         exit 1
 500 newer           exit 1
-500 io              exit 1  see to the disk, then try again
+500 io              exit 1
 500 no_random       exit 1  see to the machine, then try again
 500 internal        exit 1  see the host's log";
         assert_eq!(table, expected, "\n{table}");

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use backlot_jobs::Status;
 use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 
-use super::duration;
+use super::{duration, grace};
 
 /// How a run is done as a job.
 #[derive(Debug, Args)]
@@ -159,7 +159,7 @@ pub(crate) struct Wait {
         value_parser = NonEmptyStringValueParser::new())]
     pub(crate) jobs: Vec<String>,
     /// How long to wait [default: as long as it takes]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = grace)]
     pub(crate) timeout: Option<Duration>,
     /// Print JSON lines
     #[arg(long)]
@@ -278,7 +278,7 @@ Exit codes: 0 deleted, 1 they cannot be, 2 usage, 3 there is no such job, or it 
 Examples:
   backlot rm 1f3a 77c0
 
-With --json, stdout is one JSON document: {\"removed\":[..]}")]
+With --json, stdout is one JSON document: {\"removed\":[..],\"errors\":[..]}")]
 pub(crate) struct Rm {
     /// The jobs' ids, or their first digits
     #[arg(required = true, value_name = "JOB",

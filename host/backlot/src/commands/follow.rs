@@ -137,6 +137,11 @@ impl Follow {
         }
     }
 
+    /// Tells whether nobody reads any more what it writes.
+    pub(super) fn is_unread(&self) -> bool {
+        self.unread.get().is_some_and(is_closed)
+    }
+
     /// Tells whether a signal has had the process leave before all was told.
     pub(super) fn was_left(&self) -> bool {
         self.left.get()

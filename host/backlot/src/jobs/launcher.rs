@@ -87,6 +87,12 @@ impl TaskLauncher {
     async fn start(&self, job: &Job, run: RunId) -> Result<Launched, LaunchError> {
         let kind = job.stage_kind();
         let pinned = self.versions.of(job, kind).await?;
+        if job.stage.kind.is_some() && pinned.component().has_steps() {
+            return Err(LaunchError::Refused(format!(
+                "{kind} decides itself what follows its runs, so it can be no step of another job: \
+                 spawn it as a job of its own"
+            )));
+        }
         // What may have to run again has to be there then.
         let is_stepped = pinned.component().has_steps() || job.stage.kind.is_some();
         if is_stepped || job.spec.pinned.is_some() {

@@ -23,7 +23,8 @@ use backlot_registry::{SessionId, SystemClock};
 use tokio::sync::{Notify, futures::Notified};
 
 use self::{
-    keeping::Keeping, launcher::TaskLauncher, record::Records, steps::Steps, versions::Versions,
+    keeping::Keeping, launcher::TaskLauncher, record::Records, steps::Steps, sweep::Found,
+    versions::Versions,
 };
 use crate::{host::Host, numbers::Numbers};
 
@@ -33,6 +34,7 @@ mod launcher;
 mod record;
 mod spawn;
 mod steps;
+mod sweep;
 mod versions;
 
 pub(crate) use self::grant::Recorded;
@@ -123,6 +125,10 @@ impl Jobs {
         let folder = DataFolder::open(&config.data)?;
         let holder = Holder::this(concat!("backlot ", env!("CARGO_PKG_VERSION")));
         let held = folder.hold(&holder)?;
+        // Before any job can be spawned, so that none of a new one is among them.
+        let at = folder.clone();
+        let found = tokio::task::spawn_blocking(move || Found::look(at)).await;
+        let found = found.map_err(|_| StoreError::Closed)?;
         let database = folder.database();
         let opened = move || SqliteStore::open(&database, SqliteOptions::default());
         let opened = tokio::task::spawn_blocking(opened).await;
@@ -157,7 +163,7 @@ impl Jobs {
             is_leaving: AtomicBool::new(false),
             held,
         };
-        jobs.sweep().await?;
+        jobs.sweep(found).await?;
         Ok((jobs, recovered))
     }
 
@@ -217,9 +223,9 @@ impl Jobs {
         Ok(removed)
     }
 
-    /// Deletes what nothing names any more: folders of jobs that are gone, and components
-    /// that no live job runs.
-    async fn sweep(&self) -> Result<(), StoreError> {
+    /// Clears away what nothing names any more: of the folders that were found those whose
+    /// jobs are gone, and versions that no job runs.
+    async fn sweep(&self, found: Found) -> Result<(), StoreError> {
         let (mut jobs, mut digests) = (HashSet::new(), HashSet::new());
         let mut query = Query { limit: 1_000, ..Query::default() };
         loop {
@@ -237,11 +243,10 @@ impl Jobs {
                 next => query.before = next,
             }
         }
-        let folder = self.folder().clone();
         let versions = self.versions.clone();
         let swept = tokio::task::spawn_blocking(move || {
             versions.sweep(&digests);
-            sweep_folders(&folder, &jobs);
+            found.sweep(&jobs);
         });
         // It goes on by itself; what it does not reach is there the next time.
         drop(swept);
@@ -276,16 +281,6 @@ impl Jobs {
             let _ = settled.await;
         }
         written
-    }
-}
-
-fn sweep_folders(folder: &DataFolder, jobs: &HashSet<String>) {
-    let Ok(entries) = std::fs::read_dir(folder.jobs()) else { return };
-    for entry in entries.flatten() {
-        let is_known = entry.file_name().to_str().is_some_and(|name| jobs.contains(name));
-        if !is_known && let Err(error) = files::remove(&entry.path()) {
-            tracing::warn!("what a job has left cannot be deleted: {error}");
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use backlot_wasm::{
     CommandInput, ComponentForm, Description, KindError, Pinned, chain, load_checked,
 };
 
-use super::{Jobs, Recorded as _};
+use super::{Jobs, Recorded as _, versions::is_there};
 use crate::render;
 
 /// The session that jobs work for which nobody named one for: that of whoever runs the
@@ -99,7 +99,7 @@ impl Jobs {
             return Err(unknown(&KindError::OtherKind { path, found }));
         }
         let at = self.versions.file(&about.digest);
-        if !at.exists() {
+        if !is_there(&at) {
             let kept = self.versions.put(at, checked.bytes.clone(), checked.manifest.clone());
             kept.await.map_err(not_there)?;
         }

@@ -10,6 +10,7 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     sync::Mutex,
+    time::{Duration, SystemTime},
 };
 
 use backlot_jobs::{Job, JobId, LaunchError};
@@ -130,7 +131,7 @@ impl Versions {
             return Ok(());
         }
         let file = self.file(&digest);
-        if !file.exists() {
+        if !is_there(&file) {
             let bytes = pinned.component().bytes().await;
             let bytes = bytes.map_err(|error| LaunchError::Unavailable(chain(&error)))?;
             self.put(file, bytes, pinned.manifest().map(|it| it.text().to_owned())).await?;
@@ -165,7 +166,7 @@ impl Versions {
         for entry in entries.flatten() {
             let path = entry.path();
             let stem = path.file_stem().map(|stem| format!("sha256:{}", stem.display()));
-            if stem.is_some_and(|digest| named.contains(&digest)) {
+            if stem.is_some_and(|digest| named.contains(&digest)) || !is_unused(&path) {
                 continue;
             }
             if let Err(error) = fs::remove_file(&path) {
@@ -179,6 +180,23 @@ impl Versions {
         let name = digest.strip_prefix("sha256:").unwrap_or(digest);
         self.folder.join(format!("{name}.wasm"))
     }
+}
+
+/// How long a version that nobody names is kept after it was asked for: far longer than it
+/// takes until a job is written down that names it.
+const UNNAMED: Duration = Duration::from_secs(60 * 60);
+
+/// Tells whether a version is kept, which is then kept for a while longer.
+pub(super) fn is_there(file: &Path) -> bool {
+    File::options().write(true).open(file).is_ok_and(|file| {
+        // What cannot be noted is deleted sooner, and the job that needs it says so.
+        file.set_modified(SystemTime::now()).is_ok()
+    })
+}
+
+fn is_unused(file: &Path) -> bool {
+    let modified = file.metadata().and_then(|about| about.modified());
+    modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNNAMED))
 }
 
 /// Reads a version that was kept, if it is what it was.

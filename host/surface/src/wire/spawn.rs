@@ -6,7 +6,7 @@ use backlot_jobs::{RetryPolicy, StartAt};
 use backlot_registry::Kind;
 use serde::{Deserialize, Serialize};
 
-use super::{RetryView, at_most};
+use super::{RetryView, at_most, check_session};
 use crate::error::Failure;
 
 /// Asks for a job.
@@ -154,8 +154,11 @@ impl SpawnRequest {
         self.target()?;
         self.start()?;
         at_most("label", self.label.as_deref(), LABEL)?;
-        at_most("session", self.session.as_deref(), SESSION)?;
+        self.session.as_deref().map(check_session).transpose()?;
         at_most("key", self.key.as_deref(), KEY)?;
+        if self.key.as_deref() == Some("") {
+            return Err(Failure::invalid("`key` is empty"));
+        }
         at_most("cron", self.cron.as_deref(), CRON)?;
         if self.attempts == Some(0) {
             return Err(Failure::invalid("`attempts` is 0, and the first one counts"));

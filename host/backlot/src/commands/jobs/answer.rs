@@ -1,6 +1,7 @@
 //! `backlot retry` and `backlot answer`: a job goes on.
 
-use backlot_surface::wire::{AnswerRequest, HandView, JobView};
+use backlot_jobs::output::{Part, Recording};
+use backlot_surface::wire::{AnswerRequest, HandView, JobView, LookQuery};
 
 use super::{
     Told,
@@ -18,13 +19,14 @@ use crate::{
 
 pub(crate) async fn retry(args: Retry, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let acting = match reach::act(common, "backlot retry").await {
+    let acting = match reach::act(common, "backlot retry", reach::Stays::WhileJobsRun).await {
         Ok(acting) => acting,
         Err(told) => return Ok(told.tell(args.json, console).await),
     };
+    let begin = recorded(&acting, &args.job).await;
     let job = acting.client.retry(&args.job, HandView::Person).await;
     let job = job.map_err(Told::from);
-    went_on(acting, job, args.json, common, console, &mut signals).await
+    went_on(acting, job, begin, args.json, common, console, &mut signals).await
 }
 
 pub(crate) async fn answer(
@@ -33,20 +35,34 @@ pub(crate) async fn answer(
     console: &Console,
 ) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let acting = match reach::act(common, "backlot answer").await {
+    let acting = match reach::act(common, "backlot answer", reach::Stays::WhileJobsRun).await {
         Ok(acting) => acting,
         Err(told) => return Ok(told.tell(args.json, console).await),
     };
     let request = AnswerRequest { answer: args.answer };
+    let begin = recorded(&acting, &args.job).await;
     let job = acting.client.answer(&args.job, &request, HandView::Person).await;
     let job = job.map_err(Told::from);
-    went_on(acting, job, args.json, common, console, &mut signals).await
+    went_on(acting, job, begin, args.json, common, console, &mut signals).await
+}
+
+/// Returns where what was recorded of a job ends: who goes on with it has seen the rest.
+async fn recorded(acting: &Acting, digits: &str) -> (u64, u64) {
+    let Ok(job) = acting.client.job(digits, &LookQuery::default()).await else { return (0, 0) };
+    let folder = acting.folder.job(job.id);
+    let ends = tokio::task::spawn_blocking(move || {
+        let recording = Recording::new(folder);
+        let end = |part| recording.end(part).unwrap_or_default();
+        (end(Part::Output), end(Part::Log))
+    });
+    ends.await.unwrap_or_default()
 }
 
 /// Tells that a job goes on. Where it does so in this process, it is followed to its end.
 async fn went_on(
     acting: Acting,
     job: Result<JobView, Told>,
+    begin: (u64, u64),
     json: bool,
     common: &Common,
     console: &Console,
@@ -62,7 +78,8 @@ async fn went_on(
         }
         (Ok(job), Some(_)) => {
             let looking = (Reach::Host(client), Some(folder));
-            let follow = Follow::new(looking, common, console, job.id.to_string(), json);
+            let follow =
+                Follow::new(looking, common, console, job.id.to_string(), json).from(begin);
             match follow.to_the_end(signals).await {
                 Ok(exit) => exit,
                 Err(told) => told.tell(json, console).await,

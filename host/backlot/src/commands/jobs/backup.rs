@@ -1,6 +1,8 @@
 //! `backlot backup` and `backlot restore`: the record of all jobs, elsewhere and back.
 
-use backlot_jobs::{Holder, SqliteOptions, SqliteStore, StoreError, restore as put_back};
+use backlot_jobs::{
+    HoldError, Holder, SqliteOptions, SqliteStore, StoreError, restore as put_back,
+};
 use backlot_surface::{Client, ClientError, Failure, Reason, wire::BackupRequest};
 
 use super::{Told, reach};
@@ -18,7 +20,7 @@ pub(crate) async fn backup(
 ) -> anyhow::Result<Exit> {
     let to = std::path::absolute(&args.to)?;
     let done = async {
-        let folder = reach::folder(common)?;
+        let folder = reach::found(common)?;
         match Client::connect(&folder.socket_address()).await {
             Ok(client) => return Ok(client.backup(&BackupRequest { to: to.clone() }).await?),
             Err(ClientError::NoHost { .. }) => {}
@@ -50,7 +52,13 @@ pub(crate) async fn restore(
         let hold = move || folder.hold(&holder);
         let held = tokio::task::spawn_blocking(hold).await;
         let held = held.map_err(|error| Told::by(&error))?;
-        let held = held.map_err(|error| Told::new(Reason::OtherHost, error.to_string()))?;
+        let held = held.map_err(|error| {
+            let reason = match &error {
+                HoldError::Held { .. } => Reason::OtherHost,
+                _ => Reason::Refused,
+            };
+            Told::new(reason, error.to_string())
+        })?;
         let (from, to) = (args.from.clone(), held.folder().database());
         let restored = tokio::task::spawn_blocking(move || put_back(&from, &to)).await;
         restored.unwrap_or(Err(StoreError::Closed)).map_err(Failure::from)?;

@@ -37,6 +37,8 @@ pub(super) struct Follow<'a> {
     console: &'a Console,
     id: String,
     json: bool,
+    /// Where what is shown begins: of the output, and of the log.
+    begin: (u64, u64),
 }
 
 /// What was seen of a job's output.
@@ -54,7 +56,12 @@ impl<'a> Follow<'a> {
         id: String,
         json: bool,
     ) -> Self {
-        Self { onlooker: Onlooker::new(common, looking), common, console, id, json }
+        Self { onlooker: Onlooker::new(common, looking), common, console, id, json, begin: (0, 0) }
+    }
+
+    /// Returns it as one that shows what comes from there on.
+    pub(super) fn from(self, begin: (u64, u64)) -> Self {
+        Self { begin, ..self }
     }
 
     /// Shows the job until it has ended and all is told, or a signal has the process leave.
@@ -104,8 +111,11 @@ impl<'a> Follow<'a> {
 
     async fn print(&self, part: PartName, seen: &Cell<Seen>) -> Result<(), Stop> {
         let printer = Printer { console: self.console, json: self.json };
-        let mut query =
-            OutputQuery { part, after: 0, max: Some(PIECE_BYTES), wait_ms: Some(WAIT_MS) };
+        let after = match part {
+            PartName::Output => self.begin.0,
+            PartName::Log => self.begin.1,
+        };
+        let mut query = OutputQuery { part, after, max: Some(PIECE_BYTES), wait_ms: Some(WAIT_MS) };
         loop {
             let reply = output(&self.onlooker, &self.id, &query).await?;
             query.after = reply.next;
@@ -188,7 +198,8 @@ pub(super) fn news(job: &JobView) -> Option<String> {
     let id = job.id.short();
     match (&job.question, job.status) {
         (Some(question), _) => {
-            Some(format!("{id} asks: {} — backlot answer {id} ANSWER", question.prompt))
+            let asks = &question.prompt;
+            Some(format!("{id} asks: {asks} — backlot answer {id} ANSWER; Ctrl-C cancels it"))
         }
         (None, Status::Queued) => Some(format!("{id} waits; Ctrl-C cancels it")),
         (None, status) if status.is_terminal() => None,

@@ -20,7 +20,7 @@ use std::error::Error;
 
 use backlot_surface::{
     ClientError, Failure, Reason,
-    wire::{ErrorReply, JobView},
+    wire::{ErrorBody, ErrorReply, JobView},
 };
 
 use crate::{console::Console, exit::Exit, render, wire};
@@ -51,6 +51,11 @@ impl Told {
     /// Tells whether the host could not be asked, or has not answered.
     pub(super) fn is_of_a_host_that_is_gone(&self) -> bool {
         self.is_gone
+    }
+
+    /// Returns what programs are told of it.
+    pub(super) fn body(&self) -> ErrorBody {
+        self.reply.error.clone()
     }
 
     /// Returns what it says, in a line.

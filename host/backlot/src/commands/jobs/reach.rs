@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep};
 use super::Told;
 use crate::{
     cli::Common,
-    commands::run::INSTANCES,
     holding::{Holding, HoldingError},
     jobs::JobsConfig,
+    render,
 };
 
 /// How long a host is waited for that holds the folder and does not answer yet, because
@@ -91,7 +91,17 @@ pub(super) struct Acting {
 /// Returns the data folder, which is made if need be.
 pub(super) fn folder(common: &Common) -> Result<DataFolder, Told> {
     let path = common.data().ok_or_else(no_home)?;
-    DataFolder::open(&path).map_err(|error| Told::by(&error))
+    DataFolder::open(&path).map_err(|error| unusable(&error))
+}
+
+/// Returns the data folder, which has to be there.
+pub(super) fn found(common: &Common) -> Result<DataFolder, Told> {
+    let path = common.data().ok_or_else(no_home)?;
+    DataFolder::find(&path).map_err(|error| unusable(&error))
+}
+
+fn unusable(error: &FolderError) -> Told {
+    Told::new(Reason::Refused, render::chain(error))
 }
 
 fn no_home() -> Told {
@@ -107,7 +117,7 @@ pub(super) async fn look(common: &Common) -> Result<Looking, Told> {
     let folder = match DataFolder::find(&path) {
         Ok(folder) => folder,
         Err(FolderError::Missing { .. }) => return Ok((Reach::Nothing, None)),
-        Err(error) => return Err(Told::by(&error)),
+        Err(error) => return Err(unusable(&error)),
     };
     match Client::connect(&folder.socket_address()).await {
         Ok(client) => return Ok((Reach::Host(client), Some(folder))),
@@ -126,7 +136,7 @@ pub(super) async fn look(common: &Common) -> Result<Looking, Told> {
 
 /// Returns what changes can be asked of: the host that holds the folder, or this process,
 /// which holds it from then on.
-pub(super) async fn act(common: &Common, name: &str) -> Result<Acting, Told> {
+pub(super) async fn act(common: &Common, name: &str, stays: Stays) -> Result<Acting, Told> {
     let folder = folder(common)?;
     let deadline = Instant::now() + STARTING;
     loop {
@@ -135,7 +145,7 @@ pub(super) async fn act(common: &Common, name: &str) -> Result<Acting, Told> {
             Err(ClientError::NoHost { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        match hold(common, &folder, name).await {
+        match hold(common, &folder, name, stays).await {
             Ok(holding) => {
                 let client = Client::connect(&folder.socket_address()).await?;
                 return Ok(Acting { client, folder, holding: Some(holding) });
@@ -148,17 +158,36 @@ pub(super) async fn act(common: &Common, name: &str) -> Result<Acting, Told> {
     }
 }
 
+/// How long this process holds the folder, where it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stays {
+    /// Until its own job has ended, and those of others.
+    WhileJobsRun,
+    /// For a moment: jobs that wait are left to the next.
+    ForAMoment,
+}
+
+/// How many instances a host of jobs has room for: one for each job that may be live, and
+/// some to describe what is loaded meanwhile.
+const INSTANCES: u32 = 1_100;
+
 /// Why this process does not hold the folder.
 enum Held {
     ByOther(Told),
     Told(Told),
 }
 
-async fn hold(common: &Common, folder: &DataFolder, name: &str) -> Result<Holding, Held> {
+async fn hold(
+    common: &Common,
+    folder: &DataFolder,
+    name: &str,
+    stays: Stays,
+) -> Result<Holding, Held> {
     let config = common.config_with_policy(INSTANCES);
     let config =
         config.map_err(|error| Held::Told(Told::new(Reason::Invalid, error.to_string())))?;
-    let jobs = JobsConfig::new(folder.path());
+    let mut jobs = JobsConfig::new(folder.path());
+    jobs.manager.starts_waiting = stays == Stays::WhileJobsRun;
     match Holding::start(config, jobs, common.policy_file(), name).await {
         Ok(holding) => Ok(holding),
         Err(error) if error.is_held() => Err(Held::ByOther(refused(&error))),
@@ -166,10 +195,9 @@ async fn hold(common: &Common, folder: &DataFolder, name: &str) -> Result<Holdin
     }
 }
 
+/// Nothing was started.
 fn refused(error: &HoldingError) -> Told {
-    let told = Told::by(error);
-    // Nothing was started.
-    Told { exit: crate::exit::Exit::Refused, ..told }
+    Told::new(Reason::Refused, render::chain(error))
 }
 
 impl Reach {
@@ -210,7 +238,11 @@ impl Reach {
 /// Returns how far a job is that nobody runs: its host is gone, and the next one will say
 /// that it was interrupted.
 fn progress(job: &Job) -> Option<String> {
-    (job.status() == Status::Working).then(|| "no host runs it any more".to_owned())
+    match job.status() {
+        Status::Working => Some("no host runs it any more".to_owned()),
+        Status::Queued => Some("no host is there to start it".to_owned()),
+        _ => None,
+    }
 }
 
 async fn record(store: &SqliteStore, digits: &str) -> Result<Job, Told> {

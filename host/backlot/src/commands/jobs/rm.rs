@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use backlot_surface::wire::PruneRequest;
+use backlot_surface::{
+    Client,
+    wire::{ErrorBody, LookQuery, PruneRequest},
+};
 use serde::Serialize;
 
 use super::{Told, reach};
@@ -18,25 +21,29 @@ use crate::{
 #[derive(Serialize)]
 struct Removed {
     removed: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<ErrorBody>,
 }
 
 pub(crate) async fn rm(args: Rm, common: &Common, console: &Console) -> anyhow::Result<Exit> {
-    let acting = match reach::act(common, "backlot rm").await {
+    let acting = match reach::act(common, "backlot rm", reach::Stays::ForAMoment).await {
         Ok(acting) => acting,
         Err(told) => return Ok(told.tell(args.json, console).await),
     };
-    let (mut removed, mut exit) = (Vec::new(), Exit::Completed);
+    let (mut removed, mut errors) = (Vec::new(), Vec::new());
+    let mut exit = Exit::Completed;
     for digits in &args.jobs {
-        match acting.client.remove(digits).await {
-            Ok(_) => removed.push(digits.clone()),
-            Err(error) => {
-                let own = Told::from(error).tell(false, console).await;
+        match remove(&acting.client, digits).await {
+            Ok(id) => removed.push(id),
+            Err(told) => {
+                errors.push(told.body());
+                let own = told.tell(false, console).await;
                 exit = if exit == Exit::Completed { own } else { exit };
             }
         }
     }
     if args.json {
-        print(console, wire::line(&Removed { removed })).await?;
+        print(console, wire::line(&Removed { removed, errors })).await?;
     } else {
         for id in removed {
             print(console, format!("{id}\n")).await?;
@@ -48,10 +55,17 @@ pub(crate) async fn rm(args: Rm, common: &Common, console: &Console) -> anyhow::
     Ok(exit)
 }
 
+/// Deletes a job and returns its id.
+async fn remove(client: &Client, digits: &str) -> Result<String, Told> {
+    let id = client.job(digits, &LookQuery::default()).await?.id.to_string();
+    client.remove(&id).await?;
+    Ok(id)
+}
+
 pub(crate) async fn prune(args: Prune, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let age_ms = args.older.map(|age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
     let request = PruneRequest { keep: args.keep, age_ms };
-    let acting = match reach::act(common, "backlot prune").await {
+    let acting = match reach::act(common, "backlot prune", reach::Stays::ForAMoment).await {
         Ok(acting) => acting,
         Err(told) => return Ok(told.tell(args.json, console).await),
     };

@@ -102,7 +102,8 @@ async fn prepare(mut args: Run, common: &Common, console: &Console) -> Result<Pr
     let mut request = request_of(&args.target, &args.as_job, grant)?;
     let deadline = Instant::now() + LEAVING;
     let holding = loop {
-        let acting = reach::act(common, "backlot run").await.map_err(refused)?;
+        let acting =
+            reach::act(common, "backlot run", reach::Stays::WhileJobsRun).await.map_err(refused)?;
         if let Some(holding) = acting.holding {
             break holding;
         }
@@ -186,7 +187,6 @@ fn request_of(target: &OsStr, as_job: &AsJob, grant: Grant) -> Result<SpawnReque
         Some(kind) if !is_path => (Some(kind.to_owned()), None),
         _ => (None, Some(absolute(path)?)),
     };
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let retry = (!as_job.retry_on.is_empty()).then(|| {
         let mut policy = backlot_jobs::RetryPolicy {
             on: as_job.retry_on.clone(),
@@ -216,7 +216,6 @@ fn request_of(target: &OsStr, as_job: &AsJob, grant: Grant) -> Result<SpawnReque
 
 /// Returns what the flags ask for, as it is written down.
 fn grant_of(with: &With) -> Result<Grant, Refused> {
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let mut dirs = Vec::with_capacity(with.dirs.len());
     for dir in &with.dirs {
         // Whoever runs it stands somewhere else.
@@ -248,6 +247,10 @@ fn grant_of(with: &With) -> Result<Grant, Refused> {
         grace_ms: with.grace.map(millis),
         work_folder: with.work_folder,
     })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Refused> {
@@ -289,6 +292,10 @@ impl Here<'_> {
                     .of_job(Followed { manager: manager.clone(), id: self.id });
                 let ended = follow.to_the_end(signals).await?;
                 if follow.was_left() {
+                    return Ok(ended);
+                }
+                if follow.is_unread() {
+                    // What a reader no longer wants is done, as far as it is concerned.
                     return Ok(ended);
                 }
                 exit = Some(ended);
@@ -346,9 +353,8 @@ impl Here<'_> {
             Status::Cancelled => Exit::Killed,
             _ => Exit::Failed,
         };
-        // What a reader no longer wants is done, as far as it is concerned.
-        if last == Some(exit) || last == Some(Exit::Completed) && exit == Exit::Killed {
-            return last.unwrap_or(exit);
+        if last == Some(exit) {
+            return exit;
         }
         if !self.quiet {
             let summary = job.summary().unwrap_or_default();

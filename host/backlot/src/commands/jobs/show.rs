@@ -69,7 +69,8 @@ fn text(job: &JobView, now_ms: u64) -> String {
     if let Some(pinned) = &job.pinned {
         row("pinned", pinned);
     }
-    if let Some(key) = &job.key {
+    // One that was made up for the way to the host says nothing.
+    if let Some(key) = job.key.as_ref().filter(|key| !key.starts_with("run ")) {
         row("key", key);
     }
     if let Some(grant) = &job.grant {
@@ -82,7 +83,7 @@ fn text(job: &JobView, now_ms: u64) -> String {
         let place = format!("run {}.{}", run.attempt, run.step);
         row(&place, &format!("{task} {digest} {outcome}"));
     }
-    if let Some(result) = &job.result {
+    if let Some(result) = job.result.as_ref().filter(|result| !result.is_empty()) {
         let _ = writeln!(text, "result\n{}", lines(result));
     }
     text

@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(crate) async fn stop(args: Stop, common: &Common, console: &Console) -> anyhow::Result<Exit> {
-    let acting = match reach::act(common, "backlot stop").await {
+    let acting = match reach::act(common, "backlot stop", reach::Stays::ForAMoment).await {
         Ok(acting) => acting,
         Err(told) => return Ok(told.tell(args.json, console).await),
     };
