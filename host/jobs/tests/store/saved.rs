@@ -32,6 +32,30 @@ async fn c67_what_was_acknowledged_is_there_after_a_crash() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn nobody_else_may_read_a_store_its_log_or_a_copy_of_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = at(&folder);
+    let store = open(&file);
+    make(&store, opening("chat", 1)).await;
+    store.backup_to(&folder.path().join("copy.db")).await.unwrap();
+    restore(&folder.path().join("copy.db"), &folder.path().join("restored.db")).unwrap();
+    let modes: BTreeMap<String, u32> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            (entry.file_name().into_string().unwrap(), mode)
+        })
+        .collect();
+    let names: Vec<&str> = modes.keys().map(String::as_str).collect();
+    assert_eq!(names, ["copy.db", "jobs.db", "jobs.db-shm", "jobs.db-wal", "restored.db"]);
+    assert!(modes.values().all(|mode| *mode == 0o600), "{modes:?}");
+}
+
 #[tokio::test]
 async fn a_store_that_is_closed_is_one_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,7 +7,9 @@ use rusqlite::{Connection, OpenFlags, backup::Backup};
 use super::{
     SqliteOptions,
     fault::Fault,
-    file::{Temporary, beside, check, io_error, look_over, open_to_read, sync_folder_of},
+    file::{
+        Temporary, beside, check, io_error, look_over, make_error, open_to_read, sync_folder_of,
+    },
 };
 use crate::store::StoreError;
 
@@ -17,7 +19,7 @@ pub(super) fn copy(from: &Connection, file: &Path, to: &Path) -> Result<(), Stor
     if fs::symlink_metadata(to).is_ok() {
         return Err(exists(to));
     }
-    let copy = Temporary::beside(to, "copy");
+    let copy = Temporary::beside(to, "copy").map_err(|error| make_error(to, &error))?;
     write(from, file, copy.path(), to)?;
     copy.put_at(to).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => exists(to),
@@ -37,7 +39,7 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), StoreError> {
     let (from, to) = (absolute(from)?, absolute(to)?);
     let source = open_to_read(&from, &options)?.connect(&from, &options)?;
     must_be_unused(&to)?;
-    let copy = Temporary::beside(&to, "restored");
+    let copy = Temporary::beside(&to, "restored").map_err(|error| make_error(&to, &error))?;
     write(&source, &from, copy.path(), &to)?;
     drop(source);
     let kept = put_aside(&to)?;

@@ -173,7 +173,7 @@ fn has_log(file: &Path) -> bool {
 
 /// Makes an empty store. It is whole before it has its name.
 fn create(file: &Path) -> Result<(), StoreError> {
-    let new = Temporary::beside(file, "new");
+    let new = Temporary::beside(file, "new").map_err(|error| make_error(file, &error))?;
     let tell = |fault: Fault| fault.at(file);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     let connection =
@@ -380,18 +380,38 @@ pub(super) fn io_error(file: &Path, error: &io::Error) -> StoreError {
     }
 }
 
+/// Says why a file could not be made.
+pub(super) fn make_error(file: &Path, error: &io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => StoreError::Io {
+            path: file.to_owned(),
+            why: format!(
+                "{error}: its folder must be there, and this user must be able to write in it"
+            ),
+        },
+        _ => io_error(file, error),
+    }
+}
+
 /// A database that is not done. Dropped before that, it is deleted.
 pub(super) struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Returns a name beside the file that nobody else uses.
-    pub(super) fn beside(file: &Path, what: &str) -> Self {
+    /// Makes an empty file beside another, under a name that nobody else uses. Nobody but
+    /// this user may read it, nor the log that SQLite will keep beside it, which has the
+    /// mode of its database.
+    pub(super) fn beside(file: &Path, what: &str) -> io::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let temporary = Self(beside(file, &format!(".{what}-{}-{number}", std::process::id())));
         // One of an earlier process of that number may have been left.
         temporary.delete();
-        temporary
+        let mut empty = fs::OpenOptions::new();
+        empty.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut empty, 0o600);
+        empty.open(&temporary.0)?;
+        Ok(temporary)
     }
 
     pub(super) fn path(&self) -> &Path {
