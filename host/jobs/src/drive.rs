@@ -42,8 +42,10 @@ impl Manager {
             {
                 inner.launch(next, run, None);
             }
-            if let Some(run) = run {
-                inner.forget(run);
+            match run {
+                Some(run) => inner.forget(run),
+                // Its job has ended without it, or is gone; whatever ran for it is over.
+                None => inner.forget_all_of(job),
             }
         });
         // It is the runtime's if it panics.
@@ -175,8 +177,13 @@ impl Inner {
         over
     }
 
-    fn forget(&self, run: RunId) {
+    /// Waits for a run's end no more.
+    pub(crate) fn forget(&self, run: RunId) {
         self.driven().remove(&run);
+    }
+
+    fn forget_all_of(&self, job: JobId) {
+        self.driven().retain(|_, driven| driven.job != job);
     }
 
     /// Notes that the run of a job is wanted to stop.

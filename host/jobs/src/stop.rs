@@ -202,8 +202,10 @@ impl Inner {
                         Some(_) => {}
                     }
                     if timeout_at(deadline, changed).await.is_err() {
-                        // The outcome was lost, not late.
-                        return Ok(self.end_stopped(&job, run, request).await);
+                        // The outcome was lost, not late, so nobody waits for it any more.
+                        let reply = self.end_stopped(&job, run, request).await;
+                        self.forget(run);
+                        return Ok(reply);
                     }
                 }
             }
@@ -213,7 +215,10 @@ impl Inner {
                 };
                 // Its launch may have come through before that was written, when whoever
                 // launched it saw no reason to stop it.
-                self.stop_unwanted(job.id, run, Some(request.clone())).await;
+                if !self.stop_unwanted(job.id, run, Some(request.clone())).await {
+                    // Its own end, if it had one, was told without its name, or never will be.
+                    self.forget(run);
+                }
                 Ok(Some(reply))
             }
             Err(why) => Err(StopError::Refused(why)),

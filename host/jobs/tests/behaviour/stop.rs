@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use backlot_jobs::{Event, Hand, How, Spawn, Status, StopError, StopReply, StopRequest, Stopped};
+use backlot_jobs::{
+    Event, Hand, How, RunOutcome, Spawn, Status, StopError, StopReply, StopRequest, Stopped,
+};
 use tokio::sync::oneshot;
 
 use crate::world::*;
@@ -114,6 +116,48 @@ async fn j12_a_run_that_nobody_knows_is_recorded_as_stopped() {
         assert!(matches!(reply, StopReply::Cancelled(_)), "{reply:?}");
         assert_eq!(host.stands(job.id).await, Status::Cancelled);
         assert!(!spawn.is_finished());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c69_a_run_whose_end_a_stop_has_recorded_is_not_waited_for_at_the_close() {
+    for answer in [Stopped::Unknown, Stopped::AlreadyFinished] {
+        for host in hosts().await {
+            let (job, _run) = host.start().await;
+            // Twice: what nobody knew may have come through since.
+            host.runs.answer(Answering::Say(answer));
+            host.runs.answer(Answering::Say(answer));
+            let reply = host.stop(job.id, How::Force).await;
+            assert!(matches!(reply, StopReply::Cancelled(_)), "{reply:?}");
+            // Its end is told without its name, or not at all.
+            let outcome = RunOutcome { run: None, ..completed(job.run().unwrap(), "late") };
+            host.manager.run_finished(job.id, outcome).await;
+            let before = tokio::time::Instant::now();
+            assert!(host.manager.close(Duration::from_secs(60)).await, "{answer:?}");
+            assert_eq!(before.elapsed(), Duration::ZERO);
+            assert_eq!(host.stands(job.id).await, Status::Cancelled);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c69_an_end_that_is_told_without_its_name_after_its_job_is_gone_is_heard() {
+    for host in hosts().await {
+        let (go, wait) = oneshot::channel();
+        host.runs.begin(Beginning::After(wait, Box::new(Beginning::Start)));
+        let manager = host.manager.clone();
+        tokio::spawn(async move { manager.spawn(work()).await });
+        until(|| host.runs.launches() == 1).await;
+        let (job, _) = host.runs.launched().pop().unwrap();
+        host.manager.delete_session(&chat(), "anna", Duration::ZERO).await.unwrap();
+        host.runs.answer(Answering::Say(Stopped::Stopping));
+        let stops = host.runs.stops().len();
+        go.send(()).unwrap();
+        until(|| host.runs.stops().len() > stops).await;
+        settle_down().await;
+        let outcome = RunOutcome { run: None, ..completed(job.run().unwrap(), "late") };
+        host.manager.run_finished(job.id, outcome).await;
+        assert!(host.manager.close(Duration::from_secs(60)).await);
     }
 }
 
