@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use backlot_jobs::{
-    Config, Ending, Failure, FaultyStore, Hand, How, MemoryStore, OpenError, Recovered, RunEnding,
-    Spawn, SpawnError, Status,
+    Config, Ending, Failure, FaultyStore, Hand, How, OpenError, Recovered, RunEnding, Spawn,
+    SpawnError, Status,
 };
 
 use crate::world::*;
@@ -112,14 +112,17 @@ async fn j14_nothing_is_opened_on_a_store_that_cannot_be_written() {
 
 #[tokio::test(start_paused = true)]
 async fn j14_many_jobs_are_recovered_whatever_their_number() {
-    let config = room_for(10_000, 10_000);
-    let host = Host::on(Arc::new(MemoryStore::new()), config).await;
-    let spawns = (0..2_345).map(|_| host.manager.spawn(work()));
-    futures::future::join_all(spawns).await;
-    let host = host.crash().await;
-    assert_eq!(host.recovered.interrupted, 2_345);
-    let health = host.manager.health().await.unwrap();
-    assert_eq!((health.census.working, health.census.owed), (0, 2_345));
+    for host in hosts_with(room_for(10_000, 10_000)).await {
+        let spawns = (0..2_345).map(|_| host.manager.spawn(work()));
+        futures::future::join_all(spawns).await;
+        let host = host.crash().await;
+        assert_eq!(host.recovered.interrupted, 2_345);
+        let health = host.manager.health().await.unwrap();
+        assert_eq!((health.census.working, health.census.owed), (0, 2_345));
+        // Those that are owed are no fewer.
+        let host = host.crash().await;
+        assert_eq!((host.recovered.owed, host.heard.finished().len()), (2_345, 2_345));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,7 +61,9 @@ async fn j25_a_time_that_was_missed_is_made_up_for_after_the_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn j25_each_time_of_a_schedule_spawns_a_job_of_its_own() {
-    for host in hosts().await {
+    for under in stores() {
+        // Its clock begins with it, at the beginning of a minute.
+        let host = Host::on(under, Default::default()).await;
         let template = host.spawn(every_minute()).await;
         for _ in 0..3 {
             pass(MINUTE).await;
@@ -98,7 +100,9 @@ async fn j25_times_that_were_missed_run_once() {
 
 #[tokio::test(start_paused = true)]
 async fn j25_one_job_comes_of_a_time_however_often_it_is_tried() {
-    for host in hosts().await {
+    for under in stores() {
+        // Its clock begins with it, at the beginning of a minute.
+        let host = Host::on(under, Default::default()).await;
         host.spawn(every_minute()).await;
         settle_down().await;
         // Written, but its host does not live to hear of it.

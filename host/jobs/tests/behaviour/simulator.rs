@@ -22,44 +22,114 @@ use backlot_jobs::{
     StopReply, Stopped, Store, StoreError, Wait, World,
 };
 use backlot_registry::{BoxFuture, Kind, SessionId};
+use futures::FutureExt as _;
 use tokio::{
     sync::{oneshot, watch},
     task::{JoinSet, yield_now},
 };
 
-use crate::world::{OPERATOR, TestClock, completed, failed, full, kind, outcome};
+use crate::{
+    bridge::Bridge,
+    world::{OPERATOR, TestClock, completed, failed, full, kind, outcome},
+};
 
 const LIMITS: Limits = Limits { per_session: 2, total: 3, depth: 1, queued: 6 };
 const SESSIONS: [&str; 2] = ["a", "b"];
 
 #[test]
 fn whatever_happens_jobs_are_what_they_promise_1() {
-    simulate(0..500);
+    simulate(Ground::memory, 0..500);
 }
 
 #[test]
 fn whatever_happens_jobs_are_what_they_promise_2() {
-    simulate(1_000_000..1_000_500);
+    simulate(Ground::memory, 1_000_000..1_000_500);
 }
 
 #[test]
 fn whatever_happens_jobs_are_what_they_promise_3() {
-    simulate(2_000_000..2_000_500);
+    simulate(Ground::memory, 2_000_000..2_000_500);
 }
 
 #[test]
 fn whatever_happens_jobs_are_what_they_promise_4() {
-    simulate(3_000_000..3_000_500);
+    simulate(Ground::memory, 3_000_000..3_000_500);
 }
 
-fn simulate(seeds: std::ops::Range<u64>) {
+#[test]
+fn whatever_happens_jobs_are_what_they_promise_on_a_disk_that_forgets_1() {
+    simulate(Ground::disk, 4_000_000..4_000_150);
+}
+
+#[test]
+fn whatever_happens_jobs_are_what_they_promise_on_a_disk_that_forgets_2() {
+    simulate(Ground::disk, 5_000_000..5_000_150);
+}
+
+/// What outlives a host.
+enum Ground {
+    Memory(MemoryStore),
+    /// A SQLite database on a disk that keeps what was synced, and no more for certain.
+    Disk(Arc<Bridge>),
+}
+
+impl Ground {
+    fn memory() -> Self {
+        Self::Memory(MemoryStore::new())
+    }
+
+    fn disk() -> Self {
+        Self::Disk(Bridge::new())
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Memory(store) => Arc::new(store.clone()),
+            Self::Disk(bridge) => bridge.clone(),
+        }
+    }
+
+    /// Loses the power, where there is any to lose, and checks that nothing else is lost.
+    fn crash(&self, shared: &Shared) {
+        let Self::Disk(bridge) = self else { return };
+        let seed = shared.chance().below(1 << 32);
+        let before = written(&**bridge);
+        bridge.crash((seed % 2 == 0).then_some(seed));
+        let after = written(&**bridge);
+        if before != after {
+            shared.violated(format!("a crash has lost something: {before:?}, and now {after:?}"));
+        }
+    }
+}
+
+/// Returns all that is written, with what each job has gone through.
+fn written(store: &dyn Store) -> Vec<String> {
+    // It answers when it is asked.
+    fn at_once<T>(answer: BoxFuture<'_, Result<T, StoreError>>) -> T {
+        answer.now_or_never().unwrap().unwrap()
+    }
+
+    let query = Query { limit: usize::MAX, ..Query::default() };
+    let mut written = Vec::new();
+    for job in at_once(store.list(query)).jobs {
+        let whole = at_once(store.job(job.id));
+        written.push(format!("{whole:?} {:?}", at_once(store.past_runs(job.id))));
+    }
+    for session in SESSIONS {
+        let open = at_once(store.session(session.into()));
+        written.push(format!("{open:?}"));
+    }
+    written
+}
+
+fn simulate(ground: fn() -> Ground, seeds: std::ops::Range<u64>) {
     // More where somebody asks for more.
     let times = std::env::var("SIMULATED_TIMES").ok().and_then(|it| it.parse().ok());
     let seeds = seeds.start..seeds.start + times.unwrap_or(seeds.end - seeds.start);
     for seed in seeds {
         let plan = plan(&mut Chance::new(seed));
-        if let Err(why) = live(seed, &plan) {
-            let (plan, why) = shortest(seed, plan, why);
+        if let Err(why) = live(ground(), seed, &plan) {
+            let (plan, why) = shortest(ground, seed, plan, why);
             // It fails with that seed or with one of the next.
             let plan: Vec<String> = plan.iter().map(|step| format!("\n  {step:?}")).collect();
             panic!("seed {seed}: {why}\nby this plan:{}", plan.concat());
@@ -68,14 +138,19 @@ fn simulate(seeds: std::ops::Range<u64>) {
 }
 
 /// Returns the plan without what it fails without.
-fn shortest(seed: u64, mut plan: Vec<Step>, mut why: String) -> (Vec<Step>, String) {
+fn shortest(
+    ground: fn() -> Ground,
+    seed: u64,
+    mut plan: Vec<Step>,
+    mut why: String,
+) -> (Vec<Step>, String) {
     let mut at = plan.len();
     while at > 0 {
         at -= 1;
         let mut shorter = plan.clone();
         shorter.remove(at);
         // With a step less, all that is left to chance falls out differently.
-        let still = (seed..seed + 8).find_map(|seed| live(seed, &shorter).err());
+        let still = (seed..seed + 8).find_map(|seed| live(ground(), seed, &shorter).err());
         if let Some(still) = still {
             (plan, why) = (shorter, still);
             at = at.min(plan.len());
@@ -649,23 +724,22 @@ struct Host {
     manager: Manager,
     life: Arc<Life>,
     store: FaultyStore,
-    under: MemoryStore,
+    under: Arc<dyn Store>,
     shared: Shared,
     doing: JoinSet<()>,
 }
 
 /// Lives through the plan, and tells what did not hold.
-fn live(seed: u64, plan: &[Step]) -> Result<(), String> {
+fn live(ground: Ground, seed: u64, plan: &[Step]) -> Result<(), String> {
     let shared = Shared {
         ledger: Arc::default(),
         chance: Arc::new(Mutex::new(Chance::new(seed.wrapping_add(1 << 40)))),
     };
-    let under = MemoryStore::new();
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let mut rest = VecDeque::from(plan.to_vec());
         // A life ends with its runtime, and with that all that goes on.
-        while in_a_life(&under, &shared, async |host| host.live(&mut rest).await) {}
-        in_a_life(&under, &shared, async |host| host.is_at_rest().await);
+        while in_a_life(&ground, &shared, async |host| host.live(&mut rest).await) {}
+        in_a_life(&ground, &shared, async |host| host.is_at_rest().await);
     }));
     let violations = std::mem::take(&mut shared.ledger().violations);
     match (violations.first(), lived) {
@@ -678,23 +752,26 @@ fn live(seed: u64, plan: &[Step]) -> Result<(), String> {
     }
 }
 
-fn in_a_life<T>(under: &MemoryStore, shared: &Shared, live: impl AsyncFnOnce(&mut Host) -> T) -> T {
+fn in_a_life<T>(ground: &Ground, shared: &Shared, live: impl AsyncFnOnce(&mut Host) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(async {
+    let lived = runtime.block_on(async {
         let began = tokio::time::Instant::now();
-        let lived = live(&mut Host::open(under, shared).await).await;
+        let lived = live(&mut Host::open(ground.store(), shared).await).await;
         shared.ledger().lived += began.elapsed();
         lived
-    })
+    });
+    drop(runtime);
+    ground.crash(shared);
+    lived
 }
 
 impl Host {
-    async fn open(under: &MemoryStore, shared: &Shared) -> Self {
-        let store = FaultyStore::new(Arc::new(under.clone()));
+    async fn open(under: Arc<dyn Store>, shared: &Shared) -> Self {
+        let store = FaultyStore::new(under.clone());
         let front = Arc::new(Shaken { store: store.clone(), shared: shared.clone() });
         let life = Life::new(shared.clone());
         let clock = Arc::new(TestClock::new());
@@ -716,8 +793,7 @@ impl Host {
         let (manager, recovered): (_, Recovered) =
             Manager::open(front, world, config).await.unwrap();
         let shared = shared.clone();
-        let host =
-            Self { manager, life, store, under: under.clone(), shared, doing: JoinSet::new() };
+        let host = Self { manager, life, store, under, shared, doing: JoinSet::new() };
         let jobs = host.jobs().await;
         if jobs.iter().any(|job| job.status() == Status::Working) {
             host.shared.violated("a job works without a run after a start");

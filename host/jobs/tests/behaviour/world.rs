@@ -20,6 +20,8 @@ use backlot_jobs::{
 use backlot_registry::{BoxFuture, Caller, Clock, Kind, SessionId};
 use tokio::{sync::oneshot, time::Instant};
 
+use crate::bridge::Bridge;
+
 pub(crate) const LONG: Duration = Duration::from_secs(1_000_000);
 pub(crate) const OPERATOR: Caller = Caller::Operator;
 /// What the clock says at the beginning: 2026-11-30 04:30:00 UTC.
@@ -27,7 +29,7 @@ pub(crate) const DAWN_MS: u64 = 1_796_013_000_000;
 
 /// Every store that the promises are held against, empty.
 pub(crate) fn stores() -> Vec<Arc<dyn Store>> {
-    vec![Arc::new(MemoryStore::new())]
+    vec![Arc::new(MemoryStore::new()), Bridge::new()]
 }
 
 /// A host on each store.
