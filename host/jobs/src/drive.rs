@@ -259,7 +259,7 @@ impl Inner {
         });
         let Some(read) = read.await else { return true };
         let is_on_it = read.as_ref().is_some_and(|job| job.run() == Some(run));
-        let request = read.and_then(|job| job.stop);
+        let request = read.and_then(|job| job.stop.clone().or_else(|| self.owed_stop(&job)));
         let is_wanted = match &request {
             Some(stop) => stop.after_step,
             None => !self.is_closed(),
@@ -325,6 +325,7 @@ impl Inner {
     /// Does what follows a run's end. Returns the job and its next run, which is to be
     /// launched, if there is one.
     async fn ended(&self, job: Job, outcome: RunOutcome) -> Option<(Job, RunId)> {
+        self.write_owed_stop(&job).await;
         let outcome = self.as_closing(outcome);
         // A hook that panics at that is asked what follows, and has failed.
         let has_steps = guarded(async { self.world.follow.has_steps(&job) }).await;
@@ -388,6 +389,8 @@ impl Inner {
         let mut wait = AGAIN.0;
         let owing = self.owing();
         let why = loop {
+            // A stop that could not be written goes before it.
+            self.write_owed_stop(job).await;
             match self.happen(job.id, event.clone()).await {
                 Ok(job) => {
                     self.note_trouble(None);
@@ -458,7 +461,7 @@ fn failed(detail: String) -> Report {
 }
 
 /// Takes what came too late for nothing.
-fn unless_refused(changed: Result<Job, ChangeError>) -> Result<Option<Job>, StoreError> {
+pub(crate) fn unless_refused(changed: Result<Job, ChangeError>) -> Result<Option<Job>, StoreError> {
     match changed {
         Ok(job) => Ok(Some(job)),
         Err(ChangeError::Refused(refused)) => {

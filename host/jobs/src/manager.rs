@@ -23,7 +23,7 @@ use crate::{
     config::Config,
     drive::Driven,
     id::{self, JobId, NoRandom, RunId},
-    job::{Event, Job, Status},
+    job::{Event, Job, Status, StopRequest},
     recovery::Plan,
     steady::SteadyClock,
     store::{Census, Change, ChangeError, Changed, Query, Refused, Store, StoreError},
@@ -105,6 +105,8 @@ pub(crate) struct Inner {
     pub(crate) turn: Arc<Notify>,
     /// The runs that were launched, until their end has been dealt with.
     pub(crate) driven: Mutex<HashMap<RunId, Driven>>,
+    /// The stops that could not be written yet, by job, and the attempt that each is of.
+    pub(crate) unwritten_stops: Mutex<HashMap<JobId, (u32, StopRequest)>>,
     /// The jobs whose spawn has not returned yet.
     pub(crate) first_launches: Mutex<HashSet<JobId>>,
     busy: Arc<Busy>,
@@ -145,6 +147,7 @@ impl Manager {
             waiting: Mutex::default(),
             turn: Arc::default(),
             driven: Mutex::default(),
+            unwritten_stops: Mutex::default(),
             first_launches: Mutex::default(),
             busy: Arc::default(),
             unwritten: Mutex::default(),

@@ -1,10 +1,16 @@
 //! Stopping jobs.
 
+use std::{
+    collections::HashMap,
+    sync::{MutexGuard, PoisonError},
+};
+
 use backlot_registry::{Caller, SessionId};
 use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
+    drive::unless_refused,
     id::{JobId, RunId},
     job::{Ending, Event, Job, Lost, Report, Status, StopRequest},
     manager::{Inner, Manager, PAGE, guarded},
@@ -46,7 +52,8 @@ pub enum StopError {
     /// Its run has refused, and goes on; nothing follows it.
     #[error("its run goes on: {0}; nothing will follow it, and force ends it now")]
     Refused(String),
-    /// The request could not be written, so nothing was stopped.
+    /// The request could not be written, and there was no run to stop without that, or it
+    /// could have waited. Nothing was stopped.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Every time it was to be stopped, it was on another run.
@@ -60,7 +67,9 @@ const CHASES: usize = 8;
 
 impl Manager {
     /// Stops a job. The request is stored before anything is asked, so that it is heeded
-    /// also after a crash.
+    /// also after a crash. Where the store cannot be written, a run is stopped all the
+    /// same, unless its step was to be waited for; nothing follows it, and the request is
+    /// written once that can be, or forgotten with a crash.
     ///
     /// # Errors
     ///
@@ -73,20 +82,9 @@ impl Manager {
         by: &str,
         why: Option<String>,
     ) -> Result<StopReply, StopError> {
-        let inner = self.inner.clone();
-        inner.find(id, caller).await?.ok_or(StopError::Unknown(id))?;
-        let request = StopRequest {
-            by: by.to_owned(),
-            why,
-            at_ms: inner.now_ms(),
-            after_step: how == How::AfterStep,
-        };
-        let busy = self.inner.busy();
-        let stopped = self.inner.runtime.spawn(async move {
-            let _busy = busy;
-            inner.stop(id, how, request).await
-        });
-        stopped.await.unwrap_or(Err(StopError::Elusive))
+        self.inner.find(id, caller).await?.ok_or(StopError::Unknown(id))?;
+        let (inner, by) = (self.inner.clone(), by.to_owned());
+        self.inner.apart(async move { inner.stop(id, how, &by, why).await }).await
     }
 
     /// Stops all jobs of a session, and those of their own sessions, at any depth.
@@ -102,19 +100,8 @@ impl Manager {
         by: &str,
         why: Option<String>,
     ) -> Result<usize, StopError> {
-        let (mut stopped, mut failed) = (0, None);
-        let live = self.inner.live_below(session.clone()).await?;
-        // All at once, so that none waits for another's outcome.
-        let stops = live.iter().map(|id| self.stop(*id, &Caller::Operator, how, by, why.clone()));
-        for stop in join_all(stops).await {
-            match stop {
-                // It has ended, or was deleted, meanwhile.
-                Ok(StopReply::Already(_)) | Err(StopError::Unknown(_)) => {}
-                Ok(_) => stopped += 1,
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        failed.map_or(Ok(stopped), Err)
+        let (inner, session, by) = (self.inner.clone(), session.clone(), by.to_owned());
+        self.inner.apart(async move { inner.stop_tree(&session, how, &by, why).await }).await
     }
 }
 
@@ -144,12 +131,56 @@ impl Inner {
         Ok(live)
     }
 
-    async fn stop(
+    /// Does something on the runtime, so that it comes to its end although whoever asked
+    /// for it goes away halfway.
+    pub(crate) async fn apart<T, E>(
+        &self,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StopError> + Send + 'static,
+    {
+        let busy = self.busy();
+        let done = self.runtime.spawn(async move {
+            let _busy = busy;
+            work.await
+        });
+        // The runtime has ended.
+        done.await.unwrap_or_else(|_| Err(StopError::from(StoreError::Closed).into()))
+    }
+
+    pub(crate) async fn stop_tree(
+        &self,
+        session: &SessionId,
+        how: How,
+        by: &str,
+        why: Option<String>,
+    ) -> Result<usize, StopError> {
+        let (mut stopped, mut failed) = (0, None);
+        let live = self.live_below(session.clone()).await?;
+        // All at once, so that none waits for another's outcome.
+        let stops = live.iter().map(|id| self.stop(*id, how, by, why.clone()));
+        for stop in join_all(stops).await {
+            match stop {
+                // It has ended, or was deleted, meanwhile.
+                Ok(StopReply::Already(_)) | Err(StopError::Unknown(_)) => {}
+                Ok(_) => stopped += 1,
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(stopped), Err)
+    }
+
+    pub(crate) async fn stop(
         &self,
         id: JobId,
         how: How,
-        request: StopRequest,
+        by: &str,
+        why: Option<String>,
     ) -> Result<StopReply, StopError> {
+        let (by, at_ms) = (by.to_owned(), self.now_ms());
+        let request = StopRequest { by, why, at_ms, after_step: how == How::AfterStep };
         for _ in 0..CHASES {
             let stored = self.happen(id, Event::StopRequested { stop: request.clone() }).await;
             let job = match stored {
@@ -162,7 +193,10 @@ impl Inner {
                     continue;
                 }
                 Err(ChangeError::Refused(_)) => return Err(StopError::Unknown(id)),
-                Err(ChangeError::Store(error)) => return Err(error.into()),
+                Err(ChangeError::Store(error)) if request.after_step => return Err(error.into()),
+                Err(ChangeError::Store(error)) => {
+                    return self.stop_unwritten(id, how, request, error).await;
+                }
             };
             let Some(run) = job.run() else { return Ok(StopReply::Cancelled(job)) };
             if let Some(reply) = self.stop_run(job, run, how, &request).await? {
@@ -170,6 +204,78 @@ impl Inner {
             }
         }
         Err(StopError::Elusive)
+    }
+
+    /// Stops the run of a job although that cannot be written now. What is owed is written
+    /// later.
+    async fn stop_unwritten(
+        &self,
+        id: JobId,
+        how: How,
+        request: StopRequest,
+        error: StoreError,
+    ) -> Result<StopReply, StopError> {
+        let job = self.store.job(id).await?.ok_or(StopError::Unknown(id))?;
+        // What waits stays where it is for as long as nothing can be written.
+        let Some(run) = job.run() else { return Err(error.into()) };
+        tracing::warn!(job = %id, "it is stopped before that is written: {error}");
+        self.unwritten_stops().entry(id).or_insert((job.attempt, request.clone()));
+        let stop = Stop { job: id, run, how, request: Some(request.clone()) };
+        let asked = self.ask_to_stop(stop).await;
+        let (Some(inner), attempt) = (self.me.upgrade(), job.attempt) else {
+            return Err(StoreError::Closed.into());
+        };
+        let (busy, is_asked) = (self.busy(), matches!(asked, Ok(Stopped::Stopping) | Err(_)));
+        self.runtime.spawn(async move {
+            let _busy = busy;
+            let stored = inner.write_stop(id, attempt, &request).await;
+            inner.unwritten_stops().remove(&id);
+            let Some(job) = stored else { return };
+            // It went on in that very moment, or nobody knew whether it goes on.
+            if let Some(now) = job.run()
+                && (now != run || !is_asked)
+                && let Err(error) = inner.stop_run(job, now, how, &request).await
+            {
+                tracing::warn!(job = %id, "it was not stopped: {error}");
+            }
+        });
+        match asked {
+            Ok(_) => Ok(StopReply::Stopping(job)),
+            Err(why) => Err(StopError::Refused(why)),
+        }
+    }
+
+    /// Writes a stop of an attempt, however long that takes. Returns the job unless it has
+    /// ended, or was tried again, before.
+    async fn write_stop(&self, id: JobId, attempt: u32, stop: &StopRequest) -> Option<Job> {
+        let written = self.insist(|| async {
+            let job = self.store.job(id).await?;
+            if job.is_none_or(|job| job.attempt != attempt || job.status().is_terminal()) {
+                return Ok(None);
+            }
+            unless_refused(self.happen(id, Event::StopRequested { stop: stop.clone() }).await)
+        });
+        written.await.flatten()
+    }
+
+    /// Writes the stop of a job that could not be written when it was asked for, if there
+    /// is one, before anything follows.
+    pub(crate) async fn write_owed_stop(&self, job: &Job) {
+        let owed = self.owed_stop(job);
+        if let Some(stop) = owed {
+            self.write_stop(job.id, job.attempt, &stop).await;
+        }
+    }
+
+    /// Returns the stop of a job that is not written yet.
+    pub(crate) fn owed_stop(&self, job: &Job) -> Option<StopRequest> {
+        let unwritten = self.unwritten_stops();
+        let (_, stop) = unwritten.get(&job.id).filter(|(attempt, _)| *attempt == job.attempt)?;
+        Some(stop.clone())
+    }
+
+    fn unwritten_stops(&self) -> MutexGuard<'_, HashMap<JobId, (u32, StopRequest)>> {
+        self.unwritten_stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops the run that a job is on. `None` when the job is not on it any more.

@@ -97,7 +97,8 @@ impl Manager {
     }
 
     /// Deletes a session with all that belongs to it, at any depth. Its jobs are stopped
-    /// first, and their runs have ended, or the bound has passed.
+    /// first, and their runs have ended, or the bound has passed. Dropping the future
+    /// does not keep it from being deleted.
     ///
     /// # Errors
     ///
@@ -109,35 +110,8 @@ impl Manager {
         by: &str,
         bound: Duration,
     ) -> Result<Vec<JobId>, TreeError> {
-        let why = Some("its session is deleted".to_owned());
-        self.stop_tree(session, How::Ask, by, why.clone()).await?;
-        let deadline = Instant::now() + bound;
-        let live = self.inner.live_below(session.clone()).await?;
-        let ends = live.iter().map(|id| self.ends(*id, by, why.clone(), deadline));
-        try_join_all(ends).await?;
-        self.inner.removed(Change::Delete { session: session.clone() }).await
-    }
-
-    /// Waits for a job that was stopped to end, and forces it once it is late.
-    async fn ends(
-        &self,
-        id: JobId,
-        by: &str,
-        why: Option<String>,
-        deadline: Instant,
-    ) -> Result<(), TreeError> {
-        if self.inner.ends_by(id, deadline).await? {
-            return Ok(());
-        }
-        match self.stop(id, &Caller::Operator, How::Force, by, why).await {
-            // It is gone already.
-            Err(StopError::Unknown(_)) => return Ok(()),
-            stopped => _ = stopped?,
-        }
-        // What is dropped ends within moments.
-        let deadline = Instant::now() + self.inner.config.outcome_wait;
-        self.inner.ends_by(id, deadline).await?;
-        Ok(())
+        let (inner, session, by) = (self.inner.clone(), session.clone(), by.to_owned());
+        self.inner.apart(async move { inner.delete_session(&session, &by, bound).await }).await
     }
 
     /// Deletes a job that has ended.
@@ -153,19 +127,64 @@ impl Manager {
     }
 
     /// Deletes jobs that have ended: those that ended longer ago than `age`, and the
-    /// oldest of those that are more than `keep`. What is owed to somebody stays.
+    /// oldest of those that are more than `keep`. What is owed to somebody stays. Dropping
+    /// the future does not end it halfway.
     ///
     /// # Errors
     ///
     /// When the store cannot be written; those before are gone.
     pub async fn prune(&self, keep: u64, age: Duration) -> Result<Vec<JobId>, TreeError> {
         let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        let before_ms = self.inner.now_ms().saturating_sub(age_ms);
+        let inner = self.inner.clone();
+        self.inner.apart(async move { inner.prune(keep, age_ms).await }).await
+    }
+}
+
+impl Inner {
+    async fn delete_session(
+        &self,
+        session: &SessionId,
+        by: &str,
+        bound: Duration,
+    ) -> Result<Vec<JobId>, TreeError> {
+        let why = Some("its session is deleted".to_owned());
+        self.stop_tree(session, How::Ask, by, why.clone()).await?;
+        let deadline = Instant::now() + bound;
+        let live = self.live_below(session.clone()).await?;
+        let ends = live.iter().map(|id| self.ends(*id, by, why.clone(), deadline));
+        try_join_all(ends).await?;
+        self.removed(Change::Delete { session: session.clone() }).await
+    }
+
+    /// Waits for a job that was stopped to end, and forces it once it is late.
+    async fn ends(
+        &self,
+        id: JobId,
+        by: &str,
+        why: Option<String>,
+        deadline: Instant,
+    ) -> Result<(), TreeError> {
+        if self.ends_by(id, deadline).await? {
+            return Ok(());
+        }
+        match self.stop(id, How::Force, by, why).await {
+            // It is gone already.
+            Err(StopError::Unknown(_)) => return Ok(()),
+            stopped => _ = stopped?,
+        }
+        // What is dropped ends within moments.
+        let deadline = Instant::now() + self.config.outcome_wait;
+        self.ends_by(id, deadline).await?;
+        Ok(())
+    }
+
+    async fn prune(&self, keep: u64, age_ms: u64) -> Result<Vec<JobId>, TreeError> {
+        let before_ms = self.now_ms().saturating_sub(age_ms);
         let mut gone = Vec::new();
         loop {
             // In parts, so that what others write need not wait for all of it.
             let prune = Change::Prune { before_ms, keep, limit: PAGE };
-            let removed = self.inner.removed(prune).await?;
+            let removed = self.removed(prune).await?;
             let is_all = removed.len() < PAGE;
             gone.extend(removed);
             if is_all {
@@ -173,9 +192,7 @@ impl Manager {
             }
         }
     }
-}
 
-impl Inner {
     async fn removed(&self, change: Change) -> Result<Vec<JobId>, TreeError> {
         let changed = self.store.change(change).await?;
         let gone = match &changed {

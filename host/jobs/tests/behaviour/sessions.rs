@@ -319,3 +319,35 @@ async fn j16_the_end_of_a_run_whose_job_is_gone_is_not_waited_for() {
         assert!(host.manager.close(Duration::from_secs(1)).await);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn j16_a_session_is_deleted_although_whoever_asked_has_gone() {
+    for host in hosts().await {
+        let (job, _run) = host.start().await;
+        host.runs.answer(Answering::Say(backlot_jobs::Stopped::Stopping));
+        let chat = chat();
+        let delete = host.manager.delete_session(&chat, "anna", MINUTE);
+        assert!(tokio::time::timeout(Duration::from_secs(1), delete).await.is_err());
+        pass(Duration::from_secs(100)).await;
+        assert_eq!((host.is_known(job.id).await, host.runs.live()), (false, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn j27_what_is_pruned_is_pruned_although_whoever_asked_has_gone() {
+    for host in hosts().await {
+        let (job, run) = host.start().await;
+        run.complete("done");
+        let job = host.ended(job.id).await;
+        host.manager.delivered(&job).await.unwrap();
+        host.store.stall_nth(1);
+        let prune = host.manager.prune(0, Duration::ZERO);
+        assert!(tokio::time::timeout(Duration::from_secs(1), prune).await.is_err());
+        host.store.release();
+        settle_down().await;
+        assert!(!host.is_known(job.id).await);
+        assert!(
+            matches!(host.heard.all().last(), Some(Report::Removed(gone)) if *gone == [job.id])
+        );
+    }
+}

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use backlot_jobs::{
-    Event, Hand, How, RunOutcome, Spawn, Status, StopError, StopReply, StopRequest, Stopped,
+    Event, Hand, How, RetryPolicy, RunOutcome, Spawn, Status, StopError, StopReply, StopRequest,
+    Stopped,
 };
 use tokio::sync::oneshot;
 
@@ -14,11 +15,6 @@ async fn j12_a_stop_is_written_before_anything_is_asked() {
     for host in hosts().await {
         let (job, _) = host.start().await;
         settle_down().await;
-        host.store.fail_nth(1, full());
-        let error = host.manager.stop(job.id, &OPERATOR, How::Ask, "anna", None).await.unwrap_err();
-        assert!(matches!(error, StopError::Store(_)), "{error}");
-        assert_eq!((host.runs.stops(), host.stands(job.id).await), (vec![], Status::Working));
-
         let (_answer, wait) = oneshot::channel();
         host.runs.answer(Answering::After(wait, Box::new(Answering::Truly)));
         let manager = host.manager.clone();
@@ -27,6 +23,87 @@ async fn j12_a_stop_is_written_before_anything_is_asked() {
         let request = host.job(job.id).await.stop;
         assert_eq!(request.as_ref().unwrap().by, "anna");
         assert_eq!(host.runs.stops()[0].request, request);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c67_what_is_wanted_stopped_stops_although_that_cannot_be_written() {
+    for how in [How::Ask, How::Force] {
+        for host in hosts().await {
+            let (job, _run) = host.start().await;
+            settle_down().await;
+            host.store.fail_from(1, full());
+            let before = tokio::time::Instant::now();
+            assert!(matches!(host.stop(job.id, how).await, StopReply::Stopping(_)));
+            assert_eq!((host.runs.live(), before.elapsed()), (0, Duration::ZERO));
+            pass(Duration::from_secs(60)).await;
+            assert_eq!(host.stands(job.id).await, Status::Working);
+            assert!(host.manager.health().await.unwrap().unwritten > 0);
+            host.store.heal();
+            pass(Duration::from_secs(10)).await;
+            let job = host.job(job.id).await;
+            assert_eq!((job.status(), job.summary()), (Status::Cancelled, Some("cancelled")));
+            assert_eq!(job.stop.unwrap().by, "anna");
+            assert_eq!(host.manager.health().await.unwrap().unwritten, 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c67_nothing_follows_a_run_whose_stop_is_not_written_yet() {
+    for tries in [false, true] {
+        for host in hosts().await {
+            host.hook.say(proceed("second"));
+            let retry = tries.then(RetryPolicy::default);
+            let (job, run) = host.start_with(Spawn { retry, ..work() }).await;
+            settle_down().await;
+            host.store.fail_from(1, full());
+            host.runs.answer(Answering::Refuse("it is writing"));
+            let stop = host.manager.stop(job.id, &OPERATOR, How::Ask, "anna", None);
+            assert!(matches!(stop.await, Err(StopError::Refused(_))));
+            match tries {
+                true => run.fail("no"),
+                false => run.complete("one"),
+            }
+            pass(Duration::from_secs(60)).await;
+            host.store.heal();
+            pass(Duration::from_secs(1_000)).await;
+            assert!(host.stands(job.id).await.is_terminal());
+            assert_eq!((host.hook.asked(), host.runs.launches()), (vec![], 1));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c67_a_stop_that_is_not_written_and_whose_run_nobody_knows_ends_the_job_later() {
+    for answer in [Stopped::Unknown, Stopped::AlreadyFinished] {
+        for host in hosts().await {
+            let (job, _run) = host.start().await;
+            settle_down().await;
+            host.store.fail_from(1, full());
+            for _ in 0..3 {
+                host.runs.answer(Answering::Say(answer));
+            }
+            assert!(matches!(host.stop(job.id, How::Force).await, StopReply::Stopping(_)));
+            host.store.heal();
+            pass(Duration::from_secs(20)).await;
+            assert_eq!(host.stands(job.id).await, Status::Cancelled);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c67_what_can_wait_or_has_no_run_is_not_stopped_where_that_cannot_be_written() {
+    for host in hosts_with(room_for(1, 1)).await {
+        let (job, _run) = host.start().await;
+        let waiting = host.spawn(queued()).await;
+        settle_down().await;
+        host.store.fail_from(1, full());
+        for (id, how) in [(job.id, How::AfterStep), (waiting.id, How::Force)] {
+            let error = host.manager.stop(id, &OPERATOR, how, "anna", None).await.unwrap_err();
+            assert!(matches!(error, StopError::Store(_)), "{error}");
+        }
+        assert_eq!(host.runs.stops(), []);
     }
 }
 
