@@ -187,6 +187,11 @@ fn request_of(target: &OsStr, as_job: &AsJob, grant: Grant) -> Result<SpawnReque
         Some(kind) if !is_path => (Some(kind.to_owned()), None),
         _ => (None, Some(absolute(path)?)),
     };
+    if as_job.attempts == Some(1) && !as_job.retry_on.is_empty() {
+        return Err(Refused::usage(
+            "--attempts 1 leaves none for --retry-on: the first one counts",
+        ));
+    }
     let retry = (!as_job.retry_on.is_empty()).then(|| {
         let mut policy = backlot_jobs::RetryPolicy {
             on: as_job.retry_on.clone(),
