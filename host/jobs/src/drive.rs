@@ -336,8 +336,16 @@ impl Inner {
         if has_steps || outcome.ending == RunEnding::Interrupted {
             loop {
                 job = self.insist(|| self.store.job(job.id)).await??;
-                let run = job.run().filter(|run| job.stop.is_none() && self.is_stopped(*run));
-                if run.is_none() {
+                if job.stop.is_some() {
+                    break;
+                }
+                // One that could not be written was asked for while that was read.
+                if let Some(stop) = self.owed_stop(&job) {
+                    self.write_stop(job.id, job.attempt, &stop).await;
+                    job.stop = Some(stop);
+                    break;
+                }
+                if !job.run().is_some_and(|run| self.is_stopped(run)) {
                     break;
                 }
             }

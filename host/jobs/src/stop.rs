@@ -247,7 +247,12 @@ impl Inner {
 
     /// Writes a stop of an attempt, however long that takes. Returns the job unless it has
     /// ended, or was tried again, before.
-    async fn write_stop(&self, id: JobId, attempt: u32, stop: &StopRequest) -> Option<Job> {
+    pub(crate) async fn write_stop(
+        &self,
+        id: JobId,
+        attempt: u32,
+        stop: &StopRequest,
+    ) -> Option<Job> {
         let written = self.insist(|| async {
             let job = self.store.job(id).await?;
             if job.is_none_or(|job| job.attempt != attempt || job.status().is_terminal()) {

@@ -94,7 +94,7 @@ impl Ground {
         let Self::Disk(bridge) = self else { return };
         let seed = shared.chance().below(1 << 32);
         let before = written(&**bridge);
-        bridge.crash((seed % 2 == 0).then_some(seed));
+        bridge.crash(seed.is_multiple_of(2).then_some(seed));
         let after = written(&**bridge);
         if before != after {
             shared.violated(format!("a crash has lost something: {before:?}, and now {after:?}"));

@@ -75,6 +75,27 @@ async fn c67_nothing_follows_a_run_whose_stop_is_not_written_yet() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c67_nothing_is_asked_where_a_stop_that_is_not_written_came_while_the_job_was_read() {
+    for host in hosts().await {
+        host.hook.say(proceed("second"));
+        let (job, run) = host.start().await;
+        settle_down().await;
+        host.store.stall_read(1);
+        run.complete("one");
+        until(|| host.store.stalled() == 1).await;
+        host.store.fail_from(1, full());
+        host.stop(job.id, How::Force).await;
+        host.store.release();
+        pass(Duration::from_secs(10)).await;
+        assert_eq!(host.hook.asked(), []);
+        host.store.heal();
+        pass(Duration::from_secs(10)).await;
+        assert_eq!(host.stands(job.id).await, Status::Cancelled);
+        assert_eq!((host.hook.asked(), host.runs.launches()), (vec![], 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn c67_a_stop_that_is_not_written_and_whose_run_nobody_knows_ends_the_job_later() {
     for answer in [Stopped::Unknown, Stopped::AlreadyFinished] {
         for host in hosts().await {
