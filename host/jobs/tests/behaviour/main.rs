@@ -27,3 +27,4 @@ mod spawn;
 mod status;
 mod stop;
 mod store;
+mod stress;
