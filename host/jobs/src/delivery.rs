@@ -36,7 +36,7 @@ impl Manager {
     ///
     /// When the store cannot be read.
     pub async fn owed(&self, session: &SessionId) -> Result<Option<Delivery>, StoreError> {
-        let jobs = self.inner.store.owed(Some(session.clone()), BATCH).await?;
+        let jobs = self.inner.store.owed(Some(session.clone()), None, BATCH).await?;
         if jobs.is_empty() {
             return Ok(None);
         }

@@ -228,11 +228,16 @@ impl Inner {
         let mut recovered = Recovered::default();
         let plan = self.look_at_all().await?;
         // Before the others end, so that nothing is reported twice at once.
-        let owed = self.store.owed(None, usize::MAX).await?;
-        for job in &owed {
-            self.report(|| self.world.reports.on_finished(job));
+        let mut after = None;
+        loop {
+            let owed = self.store.owed(None, after, PAGE).await?;
+            for job in &owed {
+                self.report(|| self.world.reports.on_finished(job));
+            }
+            recovered.owed += owed.len();
+            let Some(last) = owed.last().filter(|_| owed.len() == PAGE) else { break };
+            after = last.ended().map(|ended| (ended.at_ms, last.id));
         }
-        recovered.owed = owed.len();
         recovered.queued = plan.waiting.len();
         for (id, wait) in &plan.waiting {
             self.waiting().insert(*id, wait);

@@ -61,7 +61,8 @@ impl From<ChangeError> for ResumeError {
 
 impl Manager {
     /// Tries a failed job again, at the stage that failed and with the state that it had.
-    /// Returns it once the run is under way.
+    /// Returns it once the run is under way. It does not wait in the queue: it takes a
+    /// place that is free at that moment, also before those that wait, or is refused.
     ///
     /// # Errors
     ///

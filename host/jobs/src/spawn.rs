@@ -49,7 +49,9 @@ pub struct Spawn {
     pub pinned: Option<String>,
     /// When it is to start.
     pub start: StartAt,
-    /// Whether it waits where there is no place for it.
+    /// Whether it waits where there is no place for it, and lets those go first that wait
+    /// already. Where it does not, it is refused or takes a place that is free at that
+    /// moment, also before those that wait: whoever asked is there, and wants to know now.
     pub queue: bool,
     /// Whether its ending is owed to its parent. Where somebody follows it to its end,
     /// as a person at a terminal does, it is not.

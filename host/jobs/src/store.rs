@@ -50,10 +50,13 @@ pub trait Store: Send + Sync + 'static {
     fn past_runs(&self, id: JobId) -> BoxFuture<'_, Result<Vec<Run>, StoreError>>;
 
     /// Returns the jobs whose ending is owed, to that session or to all, the oldest
-    /// ending first, at most `limit`. Those of sessions that were deleted owe nothing.
+    /// ending first, at most `limit`: those after the one that ended at a time, in
+    /// milliseconds since the Unix epoch, where there is one to begin after. Those of
+    /// sessions that were deleted owe nothing.
     fn owed(
         &self,
         session: Option<SessionId>,
+        after: Option<(u64, JobId)>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>>;
 

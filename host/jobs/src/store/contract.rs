@@ -57,6 +57,7 @@ macro_rules! store_contract {
             j12_a_job_without_a_run_is_stopped_at_once
             j14_the_census_counts_all
             j15_debt_is_written_with_the_ending
+            j15_what_is_owed_is_read_in_parts
             j15_a_retry_drops_the_debt_and_another_ending_writes_it
             j16_deleting_a_session_takes_all_below
             j16_a_job_is_removed_when_it_and_all_below_have_ended
@@ -285,7 +286,7 @@ fn all_of(session: &str) -> Query {
 }
 
 async fn owed(store: &dyn Store, session: Option<&str>) -> Vec<JobId> {
-    let owed = store.owed(session.map(SessionId::from), 1_000).await.unwrap();
+    let owed = store.owed(session.map(SessionId::from), None, 1_000).await.unwrap();
     owed.iter().map(|job| job.id).collect()
 }
 
@@ -680,7 +681,7 @@ pub async fn j15_debt_is_written_with_the_ending(handles: &Handles) {
     assert_eq!(owed(&*handles.other, None).await, [jobs[2].id, jobs[1].id, jobs[0].id]);
     assert_eq!(owed(store, Some("a")).await, [jobs[2].id, jobs[0].id]);
     assert_eq!(owed(store, Some("nobody")).await, []);
-    let first = store.owed(None, 1).await.unwrap();
+    let first = store.owed(None, None, 1).await.unwrap();
     assert_eq!(first, [jobs[2].clone()], "all of it is there");
     // Nobody is owed what they were told in hand, have stopped, or did not want.
     let told = Event::Finished {
@@ -706,6 +707,33 @@ pub async fn j15_debt_is_written_with_the_ending(handles: &Handles) {
     assert_eq!(owed(store, None).await, [jobs[1].id, jobs[0].id]);
     assert_eq!(handles.other.census().await.unwrap().owed, 2);
     assert_eq!(lost(store, &jobs[5], settled(&jobs[5])).await, Lost::NotOwed);
+}
+
+/// What is owed is read in parts, also where many have ended at the same time.
+pub async fn j15_what_is_owed_is_read_in_parts(handles: &Handles) {
+    let store = &*handles.one;
+    for session in ["a", "b"] {
+        open(store, session, 1).await;
+    }
+    for parent in ["a", "b", "a", "a", "b"] {
+        let job = spawn(store, spawned(parent)).await;
+        happen(store, &job, failed(None)).await;
+    }
+    for (session, expected) in [(Some("a"), 3), (None, 5)] {
+        let (all, mut read, mut after) = (owed(store, session).await, Vec::new(), None);
+        loop {
+            let part = store.owed(session.map(SessionId::from), after, 2).await.unwrap();
+            let Some(last) = part.last() else { break };
+            after = last.ended().map(|ended| (ended.at_ms, last.id));
+            read.extend(part.iter().map(|job| job.id));
+            if session.is_none() {
+                // One that is settled meanwhile is no less a place to go on from.
+                let delivery = DeliveryId::new(last.id, 1);
+                happen(store, last, Event::Settled { delivery }).await;
+            }
+        }
+        assert_eq!((read.len(), read), (expected, all));
+    }
 }
 
 /// A retry is not owed what failed before it, and is owed what it comes to.

@@ -251,9 +251,10 @@ impl Store for FaultyStore {
     fn owed(
         &self,
         session: Option<SessionId>,
+        after: Option<(u64, JobId)>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
-        self.read(move |store| store.owed(session, limit))
+        self.read(move |store| store.owed(session, after, limit))
     }
 
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {

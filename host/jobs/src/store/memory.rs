@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -95,10 +96,17 @@ impl Store for MemoryStore {
     fn owed(
         &self,
         session: Option<SessionId>,
+        after: Option<(u64, JobId)>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
         let tables = self.tables();
-        let owed = tables.owed.iter().filter_map(|(_, _, id)| tables.jobs.get(id));
+        let after = after.map(|(ended_ms, id)| {
+            let sequence = tables.jobs.get(&id).map_or(0, |row| row.sequence);
+            (ended_ms, sequence, id)
+        });
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let owed = tables.owed.range((from, Bound::Unbounded));
+        let owed = owed.filter_map(|(_, _, id)| tables.jobs.get(id));
         let owed = owed.map(|row| &row.job).filter(|job| {
             session.as_ref().is_none_or(|session| job.spec.parent == *session)
                 && tables.is_current(job)

@@ -331,9 +331,10 @@ impl Store for SqliteStore {
     fn owed(
         &self,
         session: Option<SessionId>,
+        after: Option<(u64, JobId)>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
-        self.read(move |connection| read::owed(connection, session.as_ref(), limit))
+        self.read(move |connection| read::owed(connection, session.as_ref(), after, limit))
     }
 
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {

@@ -109,9 +109,10 @@ impl Store for Bridge {
     fn owed(
         &self,
         session: Option<SessionId>,
+        after: Option<(u64, JobId)>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
-        done(self.store().owed(session, limit))
+        done(self.store().owed(session, after, limit))
     }
 
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {

@@ -197,9 +197,10 @@ impl Store for Meddler {
     fn owed(
         &self,
         session: Option<SessionId>,
+        after: Option<(u64, JobId)>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
-        self.store.owed(session, limit)
+        self.store.owed(session, after, limit)
     }
 
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {

@@ -696,9 +696,10 @@ impl Store for Shaken {
     fn owed(
         &self,
         session: Option<SessionId>,
+        after: Option<(u64, JobId)>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
-        self.shake(move |store| store.owed(session, limit))
+        self.shake(move |store| store.owed(session, after, limit))
     }
 
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {

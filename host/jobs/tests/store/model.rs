@@ -140,14 +140,14 @@ async fn all_of(store: &dyn Store) -> impl PartialEq + std::fmt::Debug {
             store.session(id()).await.unwrap(),
             store.list(query).await.unwrap().jobs,
             store.entries(id(), 0, 100).await.unwrap(),
-            store.owed(Some(id()), 100).await.unwrap(),
+            store.owed(Some(id()), None, 100).await.unwrap(),
         ));
     }
     let ended =
         Query { status: vec![Status::Failed, Status::Cancelled], limit: 100, ..Query::default() };
     let ended = store.list(ended).await.unwrap().jobs;
     let census = store.census().await.unwrap();
-    (jobs, whole, sessions, ended, store.owed(None, 100).await.unwrap(), census)
+    (jobs, whole, sessions, ended, store.owed(None, None, 100).await.unwrap(), census)
 }
 
 /// A job that is there is not spawned again, for its id is random; everything else may

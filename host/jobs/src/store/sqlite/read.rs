@@ -94,15 +94,29 @@ pub(super) fn list(connection: &Connection, query: &Query) -> Result<Page, Fault
 pub(super) fn owed(
     connection: &Connection,
     session: Option<&SessionId>,
+    after: Option<(u64, JobId)>,
     limit: usize,
 ) -> Result<Vec<Job>, Fault> {
     const ALL: &str = "SELECT seq, parent, incarnation FROM job
-         WHERE ended_ms IS NOT NULL AND owed = 1 AND ?1 IS NULL ORDER BY ended_ms, seq";
+         WHERE ended_ms IS NOT NULL AND owed = 1 AND ?1 IS NULL AND (ended_ms, seq) > (?2, ?3)
+         ORDER BY ended_ms, seq";
     const OF: &str = "SELECT seq, parent, incarnation FROM job
-         WHERE ended_ms IS NOT NULL AND owed = 1 AND parent = ?1 ORDER BY ended_ms, seq";
+         WHERE ended_ms IS NOT NULL AND owed = 1 AND parent = ?1 AND (ended_ms, seq) > (?2, ?3)
+         ORDER BY ended_ms, seq";
     let moment = connection.unchecked_transaction()?;
     let mut statement = moment.prepare_cached(if session.is_some() { OF } else { ALL })?;
-    let mut owed = statement.query(params![session.map(SessionId::as_str)])?;
+    let after = match after {
+        None => (-1, 0),
+        Some((ended_ms, id)) => {
+            let sql = "SELECT seq FROM job WHERE id = ?1";
+            let mut sequence = moment.prepare_cached(sql)?;
+            let sequence =
+                sequence.query_row(params![bytes_of(id)], |row| row.get(0)).optional()?;
+            (stored(ended_ms), sequence.unwrap_or(0))
+        }
+    };
+    let values = params![session.map(SessionId::as_str), after.0, after.1];
+    let mut owed = statement.query(values)?;
     let mut whole_row = moment.prepare_cached(concat!(select_whole!(), "WHERE job.seq = ?1"))?;
     let (mut parents, mut jobs) = (Parents::default(), Vec::new());
     while jobs.len() < limit
