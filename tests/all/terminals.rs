@@ -442,7 +442,7 @@ fn jobs_are_stopped_and_deleted_with_a_host_and_without_one() {
             assert_eq!(wait.code, Some(4), "{wait:?}");
         }
         let rm = data.run(["rm", &jobs.completed[..8]]);
-        assert_eq!((rm.code, rm.stdout.trim_end()), (Some(0), &jobs.completed[..8]), "{rm:?}");
+        assert_eq!((rm.code, rm.stdout.trim_end()), (Some(0), &*jobs.completed), "{rm:?}");
         check_refused(&data.run(["show", &jobs.completed]), 3, "no job");
         let rm = data.json(["rm", "--json", &jobs.failed]);
         assert_eq!(rm, json!({"removed": [jobs.failed]}));

@@ -32,8 +32,8 @@ pub(super) const INSTANCES: u32 = 16;
 /// Runs it as a job, or without a record where that is asked for.
 pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     match args.as_job.ephemeral {
-        true => ephemeral(args, common, console).await,
-        false => jobs::run::run(args, common, console).await,
+        true => Box::pin(ephemeral(args, common, console)).await,
+        false => Box::pin(jobs::run::run(args, common, console)).await,
     }
 }
 
