@@ -5,12 +5,14 @@ use std::{path::Path, time::Duration};
 use backlot::{
     Config, Host, Jobs, JobsConfig, JobsError,
     backlot_jobs::{
-        self, Failure, Hand, HoldError, How, Job, JobId, Phase, Spawn, Status, StopReply,
+        self, Failure, Hand, HoldError, How, Job, JobId, Phase, Spawn, StartAt, Status, StopReply,
+        files,
         output::{Part, Recording},
     },
     registry::{Caller, Kind, SurfaceGuard},
 };
-use backlot_tests::{cache, kinds};
+use backlot_surface::wire::{Grant, SpawnRequest};
+use backlot_tests::{cache, kinds, program};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -31,6 +33,10 @@ impl Fixture {
     }
 
     async fn try_start(data: &Path) -> Result<Self, JobsError> {
+        Self::try_start_with(JobsConfig::new(data)).await
+    }
+
+    async fn try_start_with(jobs: JobsConfig) -> Result<Self, JobsError> {
         let config = Config {
             plugins: kinds(),
             instances: Some(64),
@@ -39,7 +45,7 @@ impl Fixture {
         };
         let host = Host::start(config).unwrap();
         let surface = host.registry().attach_surface("test");
-        let (jobs, _) = Jobs::open(&host, JobsConfig::new(data)).await?;
+        let (jobs, _) = Jobs::open(&host, jobs).await?;
         jobs.manager().open_session("me".into()).await.unwrap();
         Ok(Self { jobs, host, _surface: surface })
     }
@@ -191,4 +197,75 @@ async fn c61_a_second_host_on_the_folder_is_refused_and_sweeps_nothing() {
     assert_eq!(holder.pid, std::process::id());
     let job = it.jobs.manager().get(id, &ME).await.unwrap();
     assert_eq!(job.status(), Status::Working);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn j28_a_work_folder_is_kept_over_attempts_listed_and_removed_with_the_job() {
+    let data = TempDir::new().unwrap();
+    let it = Fixture::start(data.path()).await;
+    let mark = ["mark", "/job/marks", "here", "1000", "10"].map(String::from).to_vec();
+    let request = SpawnRequest {
+        file: Some(program("probe")),
+        args: mark,
+        session: Some("me".into()),
+        grant: Grant { work_folder: Some(1 << 20), deadline_ms: Some(300), ..Grant::default() },
+        ..SpawnRequest::default()
+    };
+    let id = it.jobs.spawn(request).await.unwrap().id;
+    let failed = it.end(id).await;
+    assert_eq!(failed.status(), Status::Failed, "{failed:?}");
+    let work = it.jobs.folder().work(id);
+    let size = |listing: &files::Listing| {
+        assert_eq!(listing.files.len(), 1, "{listing:?}");
+        assert_eq!(listing.files[0].path, Path::new("marks"));
+        listing.files[0].bytes
+    };
+    let first = size(&files::list(&work, 10).unwrap());
+    assert!(first > 0);
+    // Of a file, and so pinned: it runs again what it ran.
+    let digest = failed.last_run().unwrap().code.as_ref().unwrap().digest.clone();
+    assert_eq!(failed.spec.pinned, Some(digest.clone()));
+    it.jobs.manager().retry(id, &ME, Hand::Person).await.unwrap();
+    let again = it.end(id).await;
+    assert_eq!((again.attempt, again.status()), (2, Status::Failed));
+    assert_eq!(again.last_run().unwrap().code.as_ref().unwrap().digest, digest);
+    assert!(size(&files::list(&work, 10).unwrap()) > first, "what the first left is there");
+    assert_eq!(it.jobs.manager().remove(id, &ME).await.unwrap(), [id]);
+    // Deleting takes its time on a thread of its own.
+    while it.jobs.folder().job(id).exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn j23_j25_jobs_wait_for_a_place_and_for_their_time() {
+    let data = TempDir::new().unwrap();
+    let mut config = JobsConfig::new(data.path());
+    config.manager.limits.total = 1;
+    let it = Fixture::try_start_with(config).await.unwrap();
+    let long = it.spawn("ticker", json!({"count": 1_000_000, "every_ms": 10})).await.id;
+    let spawn = |start, queue| {
+        let noop = Spawn::new(Kind::new("noop").unwrap(), "me".into(), "");
+        it.jobs.manager().spawn(Spawn { start, queue, ..noop })
+    };
+    spawn(StartAt::Now, false).await.unwrap_err();
+    let queued = spawn(StartAt::Now, true).await.unwrap();
+    let later = spawn(StartAt::After(1), false).await.unwrap();
+    assert_eq!([queued.status(), later.status()], [Status::Queued; 2]);
+    it.jobs.manager().stop(long, &ME, How::Ask, "test", None).await.unwrap();
+    for job in [queued, later] {
+        assert_eq!(it.end(job.id).await.status(), Status::Completed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_with_steps_is_no_step_of_another() {
+    let data = TempDir::new().unwrap();
+    let it = Fixture::start(data.path()).await;
+    let inner = json!({"kind": "noop", "until": {"completed": true}});
+    let steps = json!({"steps": [{"kind": "loop-until", "input": inner}]});
+    let id = it.spawn("pipeline", steps).await.id;
+    let job = it.end(id).await;
+    assert_eq!(job.status(), Status::Failed, "{job:?}");
+    assert!(job.summary().unwrap().contains("can be no step of another"), "{job:?}");
 }

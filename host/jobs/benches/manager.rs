@@ -11,7 +11,6 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     env, fs,
-    io::{Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -21,12 +20,15 @@ use std::{
 #[path = "../../../tests/benches/report/mod.rs"]
 mod report;
 
+mod page;
+
 use backlot_jobs::{
     Change, Config, Job, JobId, LaunchError, Launched, Launcher, Limits, Manager, Reports,
     RunEnding, RunId, RunOutcome, Session, Spawn, Spawned, Spec, SqliteOptions, SqliteStore,
     Status, Stop, Stopped, Store, World,
 };
 use backlot_registry::{BoxFuture, Kind};
+use page::Page;
 use report::{
     Report,
     Target::{self, AtLeast, AtMost},
@@ -142,27 +144,6 @@ async fn many(manager: &Manager, ends: &Arc<Ends>, jobs: usize, announced: bool)
         task.await.unwrap();
     }
     begun.elapsed()
-}
-
-/// A file of which one page at a time is written and synced, and which does not grow.
-struct Page(fs::File);
-
-impl Page {
-    fn new(folder: &Path) -> Self {
-        let mut file = fs::File::create(folder.join("synced")).unwrap();
-        file.write_all(&vec![1; 1 << 20]).unwrap();
-        file.sync_all().unwrap();
-        Self(file)
-    }
-
-    /// Returns how long a sync takes, in microseconds.
-    fn sync_us(&mut self, turn: u64) -> f64 {
-        self.0.seek(SeekFrom::Start(turn % 256 * 4096)).unwrap();
-        self.0.write_all(&[2; 4096]).unwrap();
-        let begun = Instant::now();
-        self.0.sync_data().unwrap();
-        us(begun.elapsed())
-    }
 }
 
 async fn costs(report: &mut Report, folder: &Path) {

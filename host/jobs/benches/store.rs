@@ -14,7 +14,6 @@
 use std::{
     env, fs,
     hint::black_box,
-    io::{Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -27,11 +26,14 @@ use std::{
 #[path = "../../../tests/benches/report/mod.rs"]
 mod report;
 
+mod page;
+
 use backlot_jobs::{
     Change, Changed, Ending, Event, Job, JobId, Limits, Query, Report as Ended, RunId, Session,
     Spawned, Spec, SqliteOptions, SqliteStats, SqliteStore, Store,
 };
 use backlot_registry::Kind;
+use page::Page;
 use report::{
     Report,
     Target::{self, AtLeast, AtMost},
@@ -159,27 +161,6 @@ async fn throughput(report: &mut Report, store: &Arc<SqliteStore>) {
     report.figure("longest_log_mib", "the longest log", log, "MiB", AtMost(64.0));
 }
 
-/// A file of which one page at a time is written and synced, and which does not grow.
-struct Page(fs::File);
-
-impl Page {
-    fn new(folder: &Path) -> Self {
-        let mut file = fs::File::create(folder.join("synced")).unwrap();
-        file.write_all(&vec![1; 1 << 20]).unwrap();
-        file.sync_all().unwrap();
-        Self(file)
-    }
-
-    /// Returns how long a sync takes, in microseconds.
-    fn sync_us(&mut self, turn: usize) -> f64 {
-        self.0.seek(SeekFrom::Start(turn as u64 % 256 * 4096)).unwrap();
-        self.0.write_all(&[2; 4096]).unwrap();
-        let begun = Instant::now();
-        self.0.sync_data().unwrap();
-        us(begun.elapsed())
-    }
-}
-
 /// How long it takes to answer what is asked for most, in microseconds.
 #[derive(Default)]
 struct Asked {
@@ -194,7 +175,7 @@ struct Asked {
 async fn asked(store: &SqliteStore, ids: &[JobId], page: &mut Page, turns: usize) -> Asked {
     let mut asked = Asked::default();
     for turn in 0..turns {
-        asked.sync.push(page.sync_us(turn));
+        asked.sync.push(page.sync_us(turn as u64));
         let parent = session(turn % SESSIONS);
         let begun = Instant::now();
         let job = spawn(store, &parent, false).await;

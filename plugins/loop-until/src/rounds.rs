@@ -104,6 +104,9 @@ fn ten() -> u32 {
     10
 }
 
+/// The kind itself, whose runs only begin the loop and wait between rounds.
+const OWN: &str = "loop-until";
+
 impl Loop {
     /// Reads a loop, and says what is wrong with it.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
@@ -116,7 +119,11 @@ impl Loop {
 
     /// Says what is wrong with it, beyond its form.
     pub(crate) fn flaw(&self) -> Option<String> {
-        let Self { max, every_ms, pause, .. } = self;
+        let Self { kind, until, max, every_ms, pause, .. } = self;
+        let is_own = |kind: &str| kind == OWN;
+        if is_own(kind) || matches!(until, Until::Kind { kind, .. } if is_own(kind)) {
+            return Some(format!("a {OWN} repeats another kind, and is checked by another"));
+        }
         if pause.is_some() {
             return Some("`pause` is for the loop itself; give `every_ms`".to_owned());
         }

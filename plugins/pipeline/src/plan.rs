@@ -73,6 +73,9 @@ pub(crate) struct State {
     rest: Vec<Step>,
 }
 
+/// The kind itself, whose runs only begin the plan and tell what a person answered.
+const OWN: &str = "pipeline";
+
 impl Plan {
     /// Reads a plan, and says what is wrong with it.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
@@ -95,6 +98,9 @@ impl Plan {
                 "it has {bytes} bytes, and a pipeline has at most {PLAN_BYTES}; have a step read \
                  what is large"
             ));
+        }
+        if self.steps.iter().any(|step| matches!(step, Step::Run { kind, .. } if kind == OWN)) {
+            return Some(format!("a {OWN} is no step of a {OWN}: write its steps in its place"));
         }
         if self.steps[0].has_place() {
             return Some("`steps[0]` has {{output}} in it, and no step is before it".to_owned());
@@ -437,6 +443,7 @@ mod tests {
         assert!(one(r#"{"kind":"a","input":["{{output}}"]}"#).contains("no step is before it"));
         assert!(one(r#"{"ask":"{{output}}?"}"#).contains("no step is before it"));
         assert!(one(r#"{"label":"x"}"#).contains("it has neither"));
+        assert!(one(r#"{"kind":"pipeline"}"#).contains("no step of a pipeline"));
         assert!(one(r#"{"kind":"a","ask":"b"}"#).contains("asks nothing"));
         assert!(one(r#"{"ask":"b","input":1}"#).contains("has no `input`"));
         assert!(one(r#"{"kind":"a","inputs":1}"#).contains("unknown field `inputs`"));
