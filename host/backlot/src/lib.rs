@@ -49,6 +49,37 @@
 //! producer that the catalogue gives for a kind starts tasks of the one that is current by
 //! then. [`Host::plugins`] loads, unloads, drains and goes back.
 //!
+//! # Jobs
+//!
+//! A [`Holding`] is this process as the host of a data folder: what it runs has a record
+//! ([`backlot_jobs::Job`]), is tried again, goes on in steps, and is found again after a
+//! crash; other processes ask it at a socket in the folder. [`Jobs`] is the same without
+//! the socket.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use backlot::{
+//!     Config, Holding, JobsConfig,
+//!     backlot_jobs::{Hand, Spawn},
+//!     registry::{Caller, Kind},
+//! };
+//!
+//! # async fn embed() -> Result<(), Box<dyn std::error::Error>> {
+//! let jobs = JobsConfig::new("/var/lib/mine");
+//! let holding = Holding::start(Config::default(), jobs, None, "mine").await?;
+//! let manager = holding.jobs().manager();
+//! manager.open_session("chat".into()).await?;
+//! let input = r#"{"count":3,"every_ms":100}"#;
+//! let job = manager.spawn(Spawn::new(Kind::new("ticker")?, "chat".into(), input)).await?;
+//! let wait = Duration::from_secs(60);
+//! let job = manager.status(job.id, &Caller::Operator, wait, Hand::Person).await?;
+//! println!("{}: {:?}", job.status(), job.summary());
+//! holding.end().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Work in Rust
 //!
 //! Work that needs no sandbox stands behind the same trait, [`registry::Producer`], and

@@ -148,7 +148,10 @@ impl Jobs {
             ..World::new(launcher.clone())
         };
         let shared: Arc<dyn Store> = store.clone();
-        let (manager, recovered) = Manager::open(shared, world, config.manager).await?;
+        let limits =
+            backlot_jobs::Limits { total: most(host, &config.manager), ..config.manager.limits };
+        let manager = backlot_jobs::Config { limits, ..config.manager };
+        let (manager, recovered) = Manager::open(shared, world, manager).await?;
         let keeping = Keeping::start(manager.clone(), folder.jobs(), config.keep_bytes);
         let jobs = Self {
             manager,
@@ -282,6 +285,14 @@ impl Jobs {
         }
         written
     }
+}
+
+/// Returns how many jobs may be live: no more than the host holds tasks, so that what waits
+/// goes on waiting and is not started in vain.
+fn most(host: &Host, config: &backlot_jobs::Config) -> usize {
+    let holds = usize::try_from(host.engine().capacity().tasks).unwrap_or(usize::MAX);
+    let allowed = host.policy().tasks().unwrap_or(usize::MAX);
+    config.limits.total.min(holds).min(allowed).max(1)
 }
 
 /// Lets go of what belongs to jobs once they do not need it.
