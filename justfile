@@ -46,7 +46,7 @@ plugins: setup
 # Build everything and search this source tree with a sandboxed component
 demo: plugins
     cargo build --quiet {{ host }}
-    "{{ target }}/debug/backlot" run grep \
+    "{{ target }}/debug/backlot" run --data "{{ target }}/data" grep \
         --input '{"pattern": "fn main", "path": "/src", "glob": "*.rs"}' --dir .::/src:ro
 
 # Replace a kind three times under its running tasks, once by what is broken

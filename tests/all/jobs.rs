@@ -63,13 +63,16 @@ impl Fixture {
 
     /// Waits until the job is at that step.
     async fn at_step(&self, id: JobId, step: u32) -> Job {
+        let watch = self.jobs.manager().watch(id);
         loop {
+            // Made before the look, so that no change falls between.
+            let changed = watch.notified();
             let job = self.jobs.manager().get(id, &ME).await.unwrap();
             assert!(!job.status().is_terminal(), "{job:?}");
             if job.step == step && job.last_run().is_some_and(|run| run.task.is_some()) {
                 return job;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            changed.await;
         }
     }
 

@@ -14,9 +14,9 @@ use serde_json::Value;
 /// ```
 /// use backlot_sdk::Template;
 ///
-/// let template: Template = serde_json::from_str(r#"{"pattern": "TODO {{who}}"}"#)?;
+/// let template: Template = serde_json::from_str(r#"{"pattern": "from {{who}}"}"#)?;
 /// assert!(template.names("who"));
-/// assert_eq!(template.fill(&[("who", "a \"b\"")]), r#"{"pattern":"TODO a \"b\""}"#);
+/// assert_eq!(template.fill(&[("who", "a \"b\"")]), r#"{"pattern":"from a \"b\""}"#);
 ///
 /// let text: Template = serde_json::from_str(r#""say {{what}}""#)?;
 /// assert_eq!(text.fill(&[("what", "{{who}}")]), "say {{who}}");
