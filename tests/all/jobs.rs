@@ -272,3 +272,35 @@ async fn a_kind_with_steps_is_no_step_of_another() {
     assert_eq!(job.status(), Status::Failed, "{job:?}");
     assert!(job.summary().unwrap().contains("can be no step of another"), "{job:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn j27_what_is_more_than_is_kept_in_bytes_goes_the_oldest_first_and_no_more_than_that() {
+    let data = TempDir::new().unwrap();
+    let it = Fixture::start(data.path()).await;
+    let mut ids = Vec::new();
+    for _ in 0..10 {
+        let input = json!({"count": 1, "every_ms": 1}).to_string();
+        let quiet = Spawn::new(Kind::new("ticker").unwrap(), "me".into(), input);
+        let job = it.jobs.manager().spawn(Spawn { announced: false, ..quiet }).await.unwrap();
+        it.end(job.id).await;
+        ids.push(job.id);
+    }
+    let used = files::usage(&it.jobs.folder().jobs()).unwrap();
+    assert!(it.jobs.shutdown(&it.host, LONG).await);
+    drop(it);
+
+    let mut config = JobsConfig::new(data.path());
+    config.keep_bytes = used / 2;
+    let it = Fixture::try_start_with(config).await.unwrap();
+    // The fourth: with one deleted at a time, half of them are left.
+    let watch = it.jobs.manager().watch(ids[3]);
+    loop {
+        let changed = watch.notified();
+        if it.jobs.manager().get(ids[3], &ME).await.is_err() {
+            break;
+        }
+        changed.await;
+    }
+    it.jobs.manager().get(ids[9], &ME).await.unwrap();
+    it.jobs.manager().get(ids[6], &ME).await.unwrap();
+}

@@ -606,7 +606,7 @@ pub fn next(job: &Job, event: &Event, now_ms: u64) -> Result<Next, Lost> {
         (Phase::Working { run }, Event::Rewritten { run: current, state })
             if run.id == *current =>
         {
-            new.job.state = Some(state.clone());
+            new.job.keep(Some(state));
         }
         (Phase::Working { run }, Event::Finished { run: ended, report })
             if ended.is_none_or(|ended| run.id == ended) =>

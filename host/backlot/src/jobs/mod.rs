@@ -23,7 +23,11 @@ use backlot_registry::{SessionId, SystemClock};
 use tokio::sync::{Notify, futures::Notified};
 
 use self::{
-    keeping::Keeping, launcher::TaskLauncher, record::Records, steps::Steps, sweep::Found,
+    keeping::{Clearing, Keeping},
+    launcher::TaskLauncher,
+    record::Records,
+    steps::Steps,
+    sweep::Found,
     versions::Versions,
 };
 use crate::{host::Host, numbers::Numbers};
@@ -138,12 +142,14 @@ impl Jobs {
         let launcher =
             Arc::new(TaskLauncher::new(host, versions.clone(), records.clone(), numbers.clone()));
         let changed = Arc::new(Notify::new());
+        let clearing = Arc::new(Clearing::default());
         let world = World {
             follow: Arc::new(Steps::new(versions.clone())),
             reports: Arc::new(Kept {
                 versions: Arc::downgrade(&versions),
                 folder: folder.clone(),
                 changed: changed.clone(),
+                clearing: clearing.clone(),
             }),
             ..World::new(launcher.clone())
         };
@@ -152,7 +158,7 @@ impl Jobs {
             backlot_jobs::Limits { total: most(host, &config.manager), ..config.manager.limits };
         let manager = backlot_jobs::Config { limits, ..config.manager };
         let (manager, recovered) = Manager::open(shared, world, manager).await?;
-        let keeping = Keeping::start(manager.clone(), folder.jobs(), config.keep_bytes);
+        let keeping = Keeping::start(manager.clone(), folder.jobs(), config.keep_bytes, clearing);
         let jobs = Self {
             manager,
             launcher,
@@ -300,6 +306,7 @@ struct Kept {
     versions: Weak<Versions>,
     folder: DataFolder,
     changed: Arc<Notify>,
+    clearing: Arc<Clearing>,
 }
 
 impl Reports for Kept {
@@ -314,7 +321,9 @@ impl Reports for Kept {
 
     fn on_removed(&self, jobs: &[JobId]) {
         let folders: Vec<PathBuf> = jobs.iter().map(|job| self.folder.job(job)).collect();
+        let clearing = self.clearing.begin();
         tokio::task::spawn_blocking(move || {
+            let _clearing = clearing;
             for folder in folders {
                 if let Err(error) = files::remove(&folder) {
                     tracing::warn!("what a job has left cannot be deleted: {error}");

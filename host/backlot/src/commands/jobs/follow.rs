@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
     Told, exit_with, gist,
-    logs::{Printer, Stop, output},
+    logs::{PIECE_BYTES, Printer, Stop, WAIT_MS, output},
     reach::{Looking, Onlooker, Reach},
 };
 use crate::{
@@ -21,10 +21,6 @@ use crate::{
     wire::{self, Event, Task},
 };
 
-/// How much is read at a time, in bytes.
-const PIECE_BYTES: usize = 256 << 10;
-/// How long the host is asked to wait for more.
-const WAIT_MS: u64 = 20_000;
 /// How often progress is looked at, and so how often it can be printed.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// How long the process stays once a signal has it leave.

@@ -21,9 +21,9 @@ use crate::{
 };
 
 /// How much is read at a time, in bytes.
-const PIECE_BYTES: usize = 256 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 /// How long a host is asked to wait for more.
-const WAIT_MS: u64 = 20_000;
+pub(super) const WAIT_MS: u64 = 20_000;
 
 pub(crate) async fn logs(args: Logs, common: &Common, console: &Console) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
