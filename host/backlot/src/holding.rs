@@ -4,11 +4,12 @@
 use std::{io, os::unix::fs::PermissionsExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use backlot_jobs::{HoldError, Job, JobId, Recovered};
-use backlot_registry::{BoxFuture, SurfaceGuard};
+use backlot_registry::{BoxFuture, Kind, SurfaceGuard};
 use backlot_surface::{
-    Api, Failure, HostSide, Reason, serve,
+    Api, Failure, HostSide, KindChange, Reason, mcp, serve,
     wire::{HostAbout, SpawnRequest},
 };
+use backlot_wasm::{DrainError, Plugins, RollbackError, chain};
 use tokio::{
     net::UnixListener,
     sync::{Notify, oneshot},
@@ -33,6 +34,7 @@ pub struct Holding {
     jobs: Arc<Jobs>,
     host: Host,
     recovered: Recovered,
+    asked_to_end: Arc<Notify>,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<()>,
     _surface: SurfaceGuard,
@@ -94,10 +96,21 @@ impl Holding {
             policy: policy.map(|policy| absolute(policy).display().to_string()),
             since_ms: jobs.manager().now_ms(),
         };
+        let asked_to_end = Arc::new(Notify::new());
+        let side = Side {
+            jobs: jobs.clone(),
+            plugins: host.plugins().clone(),
+            asked_to_end: asked_to_end.clone(),
+            about,
+        };
         let api = Api {
             manager: jobs.manager().clone(),
             folder: jobs.folder().clone(),
-            host: Arc::new(Side { jobs: jobs.clone(), about }),
+            registry: host.registry().clone(),
+            catalog: Arc::new(host.catalog().clone()),
+            feed: jobs.feed().clone(),
+            mcp: mcp::Options::default(),
+            host: Arc::new(side),
         };
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(async move {
@@ -107,7 +120,15 @@ impl Holding {
             };
             serve(listener, api, stopped).await;
         });
-        Ok(Self { jobs, host, recovered, stop: Some(stop), server, _surface: surface })
+        Ok(Self {
+            jobs,
+            host,
+            recovered,
+            asked_to_end,
+            stop: Some(stop),
+            server,
+            _surface: surface,
+        })
     }
 
     /// Returns the jobs.
@@ -123,6 +144,11 @@ impl Holding {
     /// Returns what was found when it was started.
     pub fn recovered(&self) -> &Recovered {
         &self.recovered
+    }
+
+    /// Waits until somebody who is connected and may do so asks for the host's end.
+    pub async fn asked_to_end(&self) {
+        self.asked_to_end.notified().await;
     }
 
     /// Ends every run by the stop ladder, writes down how each has ended, and gives the
@@ -163,6 +189,8 @@ fn absolute(path: PathBuf) -> PathBuf {
 /// What only the host can do for its surface.
 struct Side {
     jobs: Arc<Jobs>,
+    plugins: Plugins,
+    asked_to_end: Arc<Notify>,
     about: HostAbout,
 }
 
@@ -172,6 +200,58 @@ impl HostSide for Side {
             self.check(&request)?;
             self.jobs.spawn(request).await
         })
+    }
+
+    fn reload(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(async move {
+            let reloaded = self.plugins.reload().await;
+            reloaded.map_err(|error| Failure::new(Reason::Io, chain(&error)))?;
+            Ok(())
+        })
+    }
+
+    fn change_kind(&self, kind: Kind, change: KindChange) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(async move {
+            match change {
+                KindChange::Load => {
+                    let loaded = self.plugins.load(&kind).await;
+                    loaded.map_err(|error| Failure::new(Reason::Refused, chain(&error)))?;
+                }
+                KindChange::Drain => {
+                    let drained = self.plugins.drain(&kind).await;
+                    drained.map_err(|error| {
+                        let reason = match &error {
+                            DrainError::UnknownKind(_) => Reason::UnknownKind,
+                            DrainError::Reopened(_) => Reason::Changed,
+                        };
+                        Failure::new(reason, error.to_string())
+                    })?;
+                }
+                KindChange::Unload => {
+                    let unloaded = self.plugins.unload(&kind).await;
+                    unloaded
+                        .map_err(|error| Failure::new(Reason::UnknownKind, error.to_string()))?;
+                }
+                KindChange::Rollback(number) => {
+                    let went_back = self.plugins.rollback(&kind, number).await;
+                    went_back.map_err(|error| {
+                        let reason = match &error {
+                            RollbackError::UnknownKind(_) => Reason::UnknownKind,
+                            RollbackError::NoneKept { .. }
+                            | RollbackError::NotKept { .. }
+                            | RollbackError::Load { .. } => Reason::Refused,
+                        };
+                        Failure::new(reason, error.to_string())
+                    })?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn shutdown(&self) {
+        // Kept for whoever waits next, where nobody does yet.
+        self.asked_to_end.notify_one();
     }
 
     fn backup(&self, to: PathBuf) -> BoxFuture<'_, Result<(), Failure>> {

@@ -253,6 +253,8 @@ fn spawned() -> Spawned {
             pinned: None,
             schedule: None,
             announced: true,
+            webhook: None,
+            trace: None,
         },
         state: None,
         due_ms: 0,

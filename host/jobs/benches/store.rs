@@ -69,6 +69,8 @@ fn spawned(parent: &str, announced: bool) -> Spawned {
             pinned: None,
             schedule: None,
             announced,
+            webhook: None,
+            trace: None,
         },
         state: None,
         due_ms: 0,

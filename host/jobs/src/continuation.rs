@@ -151,6 +151,8 @@ mod tests {
             pinned: None,
             schedule: None,
             announced: true,
+            webhook: None,
+            trace: None,
         };
         Job {
             id: JobId::from_bits(7),

@@ -89,6 +89,13 @@ pub struct Spec {
     pub schedule: Option<Schedule>,
     /// Whether its ending is owed to its parent.
     pub announced: bool,
+    /// Where its ending is told, as a URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+    /// The trace that it belongs to, and the span that it was spawned in, as W3C's
+    /// `traceparent` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// Where a job stands, with what belongs to that.
@@ -860,6 +867,8 @@ mod tests {
             pinned: None,
             schedule: None,
             announced: true,
+            webhook: None,
+            trace: None,
         };
         let stage = Stage {
             kind: None,

@@ -87,6 +87,8 @@ mod tests {
             pinned: None,
             schedule: None,
             announced: true,
+            webhook: None,
+            trace: None,
         };
         let spawned = Spawned {
             id: JobId::from_bits(7),

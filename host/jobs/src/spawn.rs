@@ -56,6 +56,10 @@ pub struct Spawn {
     /// Whether its ending is owed to its parent. Where somebody follows it to its end,
     /// as a person at a terminal does, it is not.
     pub announced: bool,
+    /// Where its ending is told, as a URL.
+    pub webhook: Option<String>,
+    /// The trace that it belongs to, as [`Spec::trace`] has it.
+    pub trace: Option<String>,
 }
 
 /// When a job is to start.
@@ -91,6 +95,8 @@ impl Spawn {
             start: StartAt::Now,
             queue: false,
             announced: true,
+            webhook: None,
+            trace: None,
         }
     }
 }
@@ -280,6 +286,8 @@ impl Inner {
             pinned: spawn.pinned,
             schedule,
             announced: spawn.announced,
+            webhook: spawn.webhook,
+            trace: spawn.trace,
         };
         Ok(Spawned {
             id: JobId::random()?,

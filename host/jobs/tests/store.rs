@@ -59,6 +59,8 @@ fn spawned(id: u128, parent: &str) -> Spawned {
             pinned: None,
             schedule: None,
             announced: true,
+            webhook: None,
+            trace: None,
         },
         state: None,
         due_ms: 0,

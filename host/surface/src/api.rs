@@ -3,11 +3,13 @@
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use backlot_jobs::{DataFolder, Job, JobId, Manager};
-use backlot_registry::BoxFuture;
+use backlot_registry::{BoxFuture, Catalog, Kind, Registry};
 use tokio::sync::Notify;
 
 use crate::{
     error::Failure,
+    feed::Feed,
+    mcp,
     wire::{HostAbout, SpawnRequest},
 };
 
@@ -19,6 +21,14 @@ pub struct Api {
     pub manager: Manager,
     /// Where their output and files are.
     pub folder: DataFolder,
+    /// The tasks that live.
+    pub registry: Registry,
+    /// The kinds there are.
+    pub catalog: Arc<dyn Catalog>,
+    /// What becomes of the jobs.
+    pub feed: Feed,
+    /// How the host is shown to models.
+    pub mcp: mcp::Options,
     /// The host.
     pub host: Arc<dyn HostSide>,
 }
@@ -42,6 +52,25 @@ pub trait HostSide: Send + Sync + 'static {
     /// [`Failure`], with nothing left.
     fn spawn(&self, request: SpawnRequest) -> BoxFuture<'_, Result<Job, Failure>>;
 
+    /// Looks at the plugin folder, and takes what has changed in it. Returns once that is
+    /// done; what came of it is in the catalogue.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] when the folder cannot be read.
+    fn reload(&self) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Changes whether, and as which version, tasks of a kind are started.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`], with nothing changed.
+    fn change_kind(&self, kind: Kind, change: KindChange) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Ends the host in order, without waiting for that: as if its process had been told
+    /// to terminate.
+    fn shutdown(&self);
+
     /// Writes a copy of all that is recorded to a path, which is absolute.
     ///
     /// # Errors
@@ -57,4 +86,18 @@ pub trait HostSide: Send + Sync + 'static {
 
     /// Returns which host this is.
     fn about(&self) -> HostAbout;
+}
+
+/// What is done to a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KindChange {
+    /// Its file is loaded, also where the kind was unloaded or drained.
+    Load,
+    /// No more tasks are started; those that run go on, and once none does the kind is
+    /// unloaded, which is when this is done.
+    Drain,
+    /// No more tasks are started until its file changes, and it is let go of.
+    Unload,
+    /// Tasks are started of the version that was current before, or of that number.
+    Rollback(Option<u64>),
 }

@@ -62,6 +62,8 @@ reasons! {
     UnknownJob = NOT_FOUND, "unknown_job", 3, "";
     /// There is no such session for the caller.
     UnknownSession = NOT_FOUND, "unknown_session", 3, "open the session first";
+    /// There is no such task for the caller.
+    UnknownTask = NOT_FOUND, "unknown_task", 3, "";
     /// The job has no such file.
     UnknownFile = NOT_FOUND, "unknown_file", 3, "";
     /// There is no such kind.
@@ -401,6 +403,7 @@ mod tests {
 412 other_host      exit 3  use the host's own, or another data folder, where a host of your own can run
 404 unknown_job     exit 3
 404 unknown_session exit 3  open the session first
+404 unknown_task    exit 3
 404 unknown_file    exit 3
 422 unknown_kind    exit 3
 409 not_failed      exit 3

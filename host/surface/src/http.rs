@@ -15,7 +15,7 @@ mod sessions;
 use std::{future::pending, sync::Arc};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     http::Uri,
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
@@ -28,14 +28,20 @@ pub use self::{
     serve::serve,
 };
 use crate::{
+    access::Principal,
     api::Api,
     error::{Failure, Reason},
 };
 
-/// Returns what answers requests to a host.
+/// Returns what answers requests to a host, all of them the operator's.
 pub fn router(api: Api) -> Router {
     // Nobody will tell it to close.
-    routes(Surface::new(api, watch::channel(false).1))
+    operated(routes(Surface::new(api, watch::channel(false).1)))
+}
+
+/// Takes whoever asks for the operator.
+fn operated(routes: Router) -> Router {
+    routes.layer(Extension(Principal::operator("operator")))
 }
 
 fn routes(surface: Surface) -> Router {

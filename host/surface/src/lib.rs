@@ -12,13 +12,18 @@ mod error;
 pub mod wire;
 
 // The host's end of it.
+mod access;
 mod api;
+mod feed;
 mod http;
+pub mod mcp;
 
 // The other end.
 mod client;
 
-pub use api::{Api, HostSide};
+pub use access::{Principal, Role};
+pub use api::{Api, HostSide, KindChange};
 pub use client::{Client, ClientError, Download};
 pub use error::{Failure, Reason};
+pub use feed::{Event, Feed, Listener};
 pub use http::{BODY_BYTES, SESSION_HEADER, router, serve};

@@ -20,6 +20,7 @@ use backlot_jobs::{
     output::Limits,
 };
 use backlot_registry::{SessionId, SystemClock};
+use backlot_surface::Feed;
 use tokio::sync::{Notify, futures::Notified};
 
 use self::{
@@ -99,6 +100,7 @@ pub struct Jobs {
     store: Arc<SqliteStore>,
     record: Limits,
     changed: Arc<Notify>,
+    feed: Feed,
     _keeping: Keeping,
     is_leaving: AtomicBool,
     numbers: Option<Numbers>,
@@ -142,6 +144,7 @@ impl Jobs {
         let launcher =
             Arc::new(TaskLauncher::new(host, versions.clone(), records.clone(), numbers.clone()));
         let changed = Arc::new(Notify::new());
+        let feed = Feed::default();
         let clearing = Arc::new(Clearing::default());
         let world = World {
             follow: Arc::new(Steps::new(versions.clone())),
@@ -149,6 +152,7 @@ impl Jobs {
                 versions: Arc::downgrade(&versions),
                 folder: folder.clone(),
                 changed: changed.clone(),
+                feed: feed.clone(),
                 clearing: clearing.clone(),
             }),
             ..World::new(launcher.clone())
@@ -167,6 +171,7 @@ impl Jobs {
             store,
             record: config.record,
             changed,
+            feed,
             _keeping: keeping,
             numbers,
             is_leaving: AtomicBool::new(false),
@@ -204,6 +209,11 @@ impl Jobs {
     /// Returns what resolves once a job has changed since it was made.
     pub fn changed(&self) -> Notified<'_> {
         self.changed.notified()
+    }
+
+    /// Returns what tells what becomes of the jobs.
+    pub fn feed(&self) -> &Feed {
+        &self.feed
     }
 
     /// Returns how much of each job is recorded.
@@ -306,12 +316,14 @@ struct Kept {
     versions: Weak<Versions>,
     folder: DataFolder,
     changed: Arc<Notify>,
+    feed: Feed,
     clearing: Arc<Clearing>,
 }
 
 impl Reports for Kept {
     fn on_job_update(&self, job: &Job) {
         self.changed.notify_waiters();
+        self.feed.changed(job);
         if job.status() != Status::Working
             && let Some(versions) = self.versions.upgrade()
         {
@@ -320,6 +332,7 @@ impl Reports for Kept {
     }
 
     fn on_removed(&self, jobs: &[JobId]) {
+        self.feed.removed(jobs);
         let folders: Vec<PathBuf> = jobs.iter().map(|job| self.folder.job(job)).collect();
         let clearing = self.clearing.begin();
         tokio::task::spawn_blocking(move || {

@@ -69,6 +69,8 @@ impl Jobs {
             start: request.start()?,
             queue: request.queue,
             announced: request.is_announced(),
+            webhook: request.webhook.clone(),
+            trace: request.traceparent.clone(),
             ..Spawn::new(kind, session.into(), input)
         };
         self.manager.spawn(spawn).await.map_err(|error| match error {

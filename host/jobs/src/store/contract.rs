@@ -143,6 +143,8 @@ fn spawned(parent: &str) -> Spawned {
             pinned: None,
             schedule: None,
             announced: true,
+            webhook: None,
+            trace: None,
         },
         state: None,
         due_ms: 0,

@@ -14,6 +14,7 @@ use serde_json::error::Category;
 use tokio::time::timeout;
 
 use crate::{
+    access::{Principal, Role},
     error::{Failure, Reason},
     wire::check_session,
 };
@@ -28,55 +29,84 @@ pub const BODY_BYTES: usize = 16 << 20;
 /// How long what is sent may take. It comes from a program on the same machine.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
-/// Who asks: the operator, or the session that it has narrowed itself to.
-pub(super) struct Who(pub(super) Caller);
+/// Who asks, and as whom it sees things: as who it is, or narrowed to a session.
+pub(super) struct Who {
+    pub(super) principal: Principal,
+    pub(super) caller: Caller,
+}
 
 impl<S: Sync> FromRequestParts<S> for Who {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
-        caller(&parts.headers).map(Self)
+        // Whoever let it in has said who it is.
+        let principal = parts.extensions.get::<Principal>().cloned();
+        let principal = principal.ok_or_else(|| Failure::new(Reason::Forbidden, "who asks?"))?;
+        let caller = caller(&principal, &parts.headers)?;
+        Ok(Self { principal, caller })
     }
 }
 
 /// A header that cannot be read narrows to nothing: it must not make an operator.
-fn caller(headers: &HeaderMap) -> Result<Caller, Failure> {
+fn caller(principal: &Principal, headers: &HeaderMap) -> Result<Caller, Failure> {
     let bad = |why: &str| Failure::new(Reason::BadRequest, format!("`{SESSION_HEADER}`: {why}"));
     let mut values = headers.get_all(SESSION_HEADER).iter();
-    let Some(value) = values.next() else { return Ok(Caller::Operator) };
+    let Some(value) = values.next() else { return principal.caller(None) };
     if values.next().is_some() {
         return Err(bad("several sessions are named, and one asks"));
     }
     let name = str::from_utf8(value.as_bytes()).map_err(|_| bad("it is not UTF-8"))?;
     check_session(name).map_err(|failure| bad(&failure.message))?;
-    Ok(Caller::Session(name.into()))
+    principal.caller(Some(name))
 }
 
 impl Who {
-    /// Returns the name that stands for who asks where none is given.
+    /// Returns the name that is written down for who asks.
     pub(super) fn name(&self) -> String {
-        match &self.0 {
-            Caller::Session(session) => session.to_string(),
-            Caller::Operator | Caller::Anyone => "operator".to_owned(),
-        }
-    }
-
-    /// Refuses all but the operator.
-    pub(super) fn operates(&self) -> Result<(), Failure> {
-        match self.0 {
-            Caller::Operator => Ok(()),
-            Caller::Session(_) | Caller::Anyone => {
-                Err(Failure::new(Reason::Forbidden, "only the operator may do that"))
-            }
+        match (self.principal.role(), &self.caller) {
+            // The operator asks in the name of a session.
+            (Role::Operator, Caller::Session(session)) => session.to_string(),
+            _ => self.principal.name().to_owned(),
         }
     }
 
     /// Returns the session if who asks may see it.
     pub(super) fn session(&self, name: &str) -> Result<SessionId, Failure> {
-        match &self.0 {
+        match &self.caller {
             Caller::Operator => Ok(name.into()),
             Caller::Session(own) if own.as_str() == name => Ok(own.clone()),
             Caller::Session(_) | Caller::Anyone => Err(Failure::unknown_session(name)),
+        }
+    }
+}
+
+/// Who asks for something to change, and may.
+pub(super) struct Changing(pub(super) Who);
+
+impl<S: Sync> FromRequestParts<S> for Changing {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let who = Who::from_request_parts(parts, state).await?;
+        who.principal.may_change()?;
+        Ok(Self(who))
+    }
+}
+
+/// The operator, who asks for what is the operator's alone, and as nobody else.
+pub(super) struct Operating;
+
+impl<S: Sync> FromRequestParts<S> for Operating {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let who = Who::from_request_parts(parts, state).await?;
+        who.principal.may_operate()?;
+        match who.caller {
+            Caller::Operator => Ok(Self),
+            Caller::Session(_) | Caller::Anyone => {
+                Err(Failure::new(Reason::Forbidden, "only the operator may do that"))
+            }
         }
     }
 }
@@ -179,7 +209,7 @@ mod tests {
             for value in values {
                 headers.append(SESSION_HEADER, HeaderValue::from_bytes(value).unwrap());
             }
-            caller(&headers)
+            caller(&Principal::operator("operator"), &headers)
         };
         assert_eq!(caller(&[]), Ok(Caller::Operator));
         assert_eq!(caller(&[b"chat"]), Ok(Caller::Session("chat".into())));

@@ -6,7 +6,7 @@ use axum::{Json, extract::State, http::StatusCode};
 
 use super::{
     Surface,
-    ask::{Sent, Who},
+    ask::{Operating, Sent},
     to_the_end,
 };
 use crate::{
@@ -16,19 +16,17 @@ use crate::{
 
 pub(super) async fn health(
     State(surface): State<Surface>,
-    who: Who,
+    _: Operating,
 ) -> Result<Json<HealthReply>, Failure> {
-    who.operates()?;
     let health = surface.api.manager.health().await?;
     Ok(Json(HealthReply::of(surface.api.host.about(), health)))
 }
 
 pub(super) async fn prune(
     State(surface): State<Surface>,
-    who: Who,
+    _: Operating,
     Sent(request): Sent<PruneRequest>,
 ) -> Result<Json<PruneReply>, Failure> {
-    who.operates()?;
     let manager = surface.api.manager;
     let keep = request.keep.unwrap_or(manager.config().keep);
     let age = request.age_ms.map_or(manager.config().keep_for, Duration::from_millis);
@@ -38,10 +36,9 @@ pub(super) async fn prune(
 
 pub(super) async fn backup(
     State(surface): State<Surface>,
-    who: Who,
+    _: Operating,
     Sent(request): Sent<BackupRequest>,
 ) -> Result<StatusCode, Failure> {
-    who.operates()?;
     request.check()?;
     let host = surface.api.host;
     to_the_end(async move { host.backup(request.to).await }).await?;

@@ -18,7 +18,7 @@ use tokio::{io::AsyncReadExt as _, task::spawn_blocking};
 
 use super::{
     Surface,
-    ask::{Asked, Named, Sent, Who},
+    ask::{Asked, Changing, Named, Sent, Who},
     to_the_end,
 };
 use crate::{
@@ -40,11 +40,13 @@ const CHUNK: usize = 64 << 10;
 
 pub(super) async fn spawn(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Sent(mut request): Sent<SpawnRequest>,
 ) -> Result<impl IntoResponse, Failure> {
     request.check()?;
-    if let Caller::Session(own) = &who.0 {
+    let has_policy = surface.api.host.about().policy.is_some();
+    who.principal.may_spawn(&request, has_policy)?;
+    if let Caller::Session(own) = &who.caller {
         let session = request.session.as_deref().unwrap_or(own.as_str());
         request.session = Some(who.session(session)?.to_string());
     }
@@ -66,7 +68,7 @@ pub(super) async fn list(
         before: query.before,
         limit: query.limit.unwrap_or(PAGE).clamp(1, PAGE_MOST),
     };
-    let page = surface.api.manager.list(&who.0, query).await?;
+    let page = surface.api.manager.list(&who.caller, query).await?;
     let progress = surface.api.manager.progress(&page.jobs).await;
     let jobs = page.jobs.iter().zip(progress).map(|(job, progress)| JobView::brief(job, progress));
     Ok(Json(Page { jobs: jobs.collect(), next: page.next }))
@@ -79,16 +81,17 @@ pub(super) async fn look(
     Asked(query): Asked<LookQuery>,
 ) -> Result<Json<JobView>, Failure> {
     let manager = &surface.api.manager;
-    let id = manager.find(&digits, &who.0).await?;
+    let id = manager.find(&digits, &who.caller).await?;
     let wait = Duration::from_millis(query.wait_ms.unwrap_or_default());
     let job = tokio::select! {
-        job = manager.status(id, &who.0, wait, Hand::Person) => job?,
-        () = surface.closing() => manager.get(id, &who.0).await?,
+        job = manager.status(id, &who.caller, wait, Hand::Person) => job?,
+        () = surface.closing() => manager.get(id, &who.caller).await?,
     };
-    let runs = runs_of(&job, manager.runs(id, &who.0).await?);
+    let runs = runs_of(&job, manager.runs(id, &who.caller).await?);
     let progress = progress(&surface, &job).await;
     // Last of all, so that nothing is settled that is not told.
     if query.hand.map(Hand::from) == Some(Hand::Model) {
+        who.principal.may_change()?;
         manager.delivered(&job).await?;
     }
     Ok(Json(JobView::whole(&job, progress, &runs)))
@@ -105,27 +108,28 @@ fn runs_of(job: &Job, mut runs: Vec<Run>) -> Vec<Run> {
 
 pub(super) async fn remove(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(digits): Named,
 ) -> Result<Json<PruneReply>, Failure> {
     let manager = surface.api.manager;
-    let id = manager.find(&digits, &who.0).await?;
-    let removed = to_the_end(async move { Ok(manager.remove(id, &who.0).await?) }).await?;
+    let id = manager.find(&digits, &who.caller).await?;
+    let removed = to_the_end(async move { Ok(manager.remove(id, &who.caller).await?) }).await?;
     Ok(Json(PruneReply { removed: removed.len() }))
 }
 
 pub(super) async fn stop(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(digits): Named,
     Sent(request): Sent<StopRequest>,
 ) -> Result<Json<StopReply>, Failure> {
     request.check()?;
     let manager = surface.api.manager.clone();
-    let id = manager.find(&digits, &who.0).await?;
+    let id = manager.find(&digits, &who.caller).await?;
     let by = request.by.unwrap_or_else(|| who.name());
-    let stop =
-        async move { Ok(manager.stop(id, &who.0, request.how.into(), &by, request.why).await?) };
+    let stop = async move {
+        Ok(manager.stop(id, &who.caller, request.how.into(), &by, request.why).await?)
+    };
     let reply = to_the_end(stop).await?;
     let outcome = StopOutcome::of(&reply);
     let job = brief(&surface, reply.job().clone()).await;
@@ -134,27 +138,27 @@ pub(super) async fn stop(
 
 pub(super) async fn retry(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(digits): Named,
     Asked(query): Asked<HandQuery>,
 ) -> Result<Json<JobView>, Failure> {
     let manager = &surface.api.manager;
-    let id = manager.find(&digits, &who.0).await?;
-    let job = manager.retry(id, &who.0, query.hand.unwrap_or_default().into()).await?;
+    let id = manager.find(&digits, &who.caller).await?;
+    let job = manager.retry(id, &who.caller, query.hand.unwrap_or_default().into()).await?;
     Ok(Json(brief(&surface, job).await))
 }
 
 pub(super) async fn answer(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(digits): Named,
     Asked(query): Asked<HandQuery>,
     Sent(request): Sent<AnswerRequest>,
 ) -> Result<Json<JobView>, Failure> {
     let manager = &surface.api.manager;
-    let id = manager.find(&digits, &who.0).await?;
+    let id = manager.find(&digits, &who.caller).await?;
     let hand = query.hand.unwrap_or_default().into();
-    let job = manager.answer(id, &who.0, request.answer, hand).await?;
+    let job = manager.answer(id, &who.caller, request.answer, hand).await?;
     Ok(Json(brief(&surface, job).await))
 }
 
@@ -173,7 +177,7 @@ pub(super) async fn files(
     Named(digits): Named,
     Asked(query): Asked<FilesQuery>,
 ) -> Result<Json<FilesReply>, Failure> {
-    let id = surface.api.manager.find(&digits, &who.0).await?;
+    let id = surface.api.manager.find(&digits, &who.caller).await?;
     let work = surface.api.folder.work(id);
     let most = query.limit.unwrap_or(FILES).clamp(1, FILES_MOST);
     let listed = blocking(move || {
@@ -189,7 +193,7 @@ pub(super) async fn file(
     uri: Uri,
 ) -> Result<Response, Failure> {
     let (digits, path) = names(uri.path());
-    let id = surface.api.manager.find(&digits, &who.0).await?;
+    let id = surface.api.manager.find(&digits, &who.caller).await?;
     let (file, bytes) = open(&surface, id, path).await?;
     let octets = HeaderValue::from_static("application/octet-stream");
     let headers = [

@@ -34,7 +34,7 @@ pub(super) async fn read(
     Asked(query): Asked<OutputQuery>,
 ) -> Result<Json<OutputReply>, Failure> {
     let manager = &surface.api.manager;
-    let id = manager.find(&digits, &who.0).await?;
+    let id = manager.find(&digits, &who.caller).await?;
     let wait = Duration::from_millis(query.wait_ms.unwrap_or_default());
     let deadline = Instant::now() + wait.min(manager.config().max_wait);
     let part = query.part.into();
@@ -46,7 +46,7 @@ pub(super) async fn read(
         // Both are made before the look, so that nothing falls between.
         let mut news = pin!(recorded.notified());
         news.as_mut().enable();
-        let job = manager.get(id, &who.0).await?;
+        let job = manager.get(id, &who.caller).await?;
         let is_over = job.status().is_terminal();
         let after = query.after;
         let (used, reply) = blocking(move || {
@@ -62,7 +62,7 @@ pub(super) async fn read(
         }
         tokio::select! {
             () = news => {}
-            () = changed(&surface, &job, &who.0) => {}
+            () = changed(&surface, &job, &who.caller) => {}
             () = sleep_until(deadline) => {}
             () = surface.closing() => break reply,
         }

@@ -17,7 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Surface, routes};
+use super::{Surface, operated, routes};
 use crate::{
     api::Api,
     error::{Failure, Reason},
@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// socket.
 pub async fn serve(listener: UnixListener, api: Api, shutdown: impl Future<Output = ()>) {
     let (close, closing) = watch::channel(false);
-    let service = routes(Surface::new(api, closing.clone()));
+    let service = operated(routes(Surface::new(api, closing.clone())));
     let full = Router::new().fallback(turn_away);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let doorstep = Arc::new(Semaphore::new(TURNED_AWAY));

@@ -7,7 +7,7 @@ use backlot_jobs::{Body, Entry};
 
 use super::{
     Surface,
-    ask::{Asked, Named, Sent, Who},
+    ask::{Asked, Changing, Named, Sent, Who},
     to_the_end,
 };
 use crate::{
@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 pub(super) async fn open(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(name): Named,
 ) -> Result<Json<SessionView>, Failure> {
     check_session(&name)?;
@@ -37,7 +37,7 @@ pub(super) async fn open(
 
 pub(super) async fn remove(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(name): Named,
     Asked(query): Asked<DeleteQuery>,
 ) -> Result<Json<PruneReply>, Failure> {
@@ -66,7 +66,7 @@ pub(super) async fn entries(
 
 pub(super) async fn append(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(name): Named,
     Sent(request): Sent<EntryRequest>,
 ) -> Result<Json<EntryReply>, Failure> {
@@ -90,7 +90,7 @@ pub(super) async fn owed(
 
 pub(super) async fn settle(
     State(surface): State<Surface>,
-    who: Who,
+    Changing(who): Changing,
     Named(name): Named,
     Sent(request): Sent<SettleRequest>,
 ) -> Result<Json<SettleReply>, Failure> {

@@ -554,6 +554,8 @@ mod tests {
                 pinned: None,
                 schedule: None,
                 announced: true,
+                webhook: None,
+                trace: None,
             }),
             depth: 1,
             phase,

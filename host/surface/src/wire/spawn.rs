@@ -59,6 +59,12 @@ pub struct SpawnRequest {
     /// where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub announce: Option<bool>,
+    /// Where its ending is told, as a URL of `https` or `http`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+    /// The trace that it belongs to, as W3C's `traceparent` has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// What its runs may reach and use.
     #[serde(skip_serializing_if = "Grant::is_empty")]
     pub grant: Grant,
@@ -107,6 +113,12 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// Tells whether it names anything that is outside of the sandbox.
+    pub fn reaches_out(&self) -> bool {
+        let Self { dirs, env, net, udp, http, private, .. } = self;
+        [dirs, env, net, udp, http, private].into_iter().any(|asked| !asked.is_empty())
+    }
+
     /// Tells whether it grants nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -271,6 +283,8 @@ mod tests {
             cron: None,
             queue: true,
             announce: Some(false),
+            webhook: Some("https://example.com/ended".into()),
+            traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
             grant: Grant {
                 dirs: lines("/srv::/src:ro"),
                 env: lines("A=b"),
@@ -316,6 +330,8 @@ mod tests {
   "at_ms": 5,
   "queue": true,
   "announce": false,
+  "webhook": "https://example.com/ended",
+  "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
   "grant": {
     "dirs": [
       "/srv::/src:ro"

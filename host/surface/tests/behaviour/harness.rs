@@ -9,13 +9,16 @@ use std::{
 
 use backlot_jobs::{
     Code, Config, Continue, DataFolder, Following, How, Job, JobId, LaunchError, Launched,
-    Launcher, Manager, MemoryStore, Question, RunEnding, RunId, RunOutcome, Spawn, Stop, Stopped,
-    World,
+    Launcher, Manager, MemoryStore, Question, Reports, RunEnding, RunId, RunOutcome, Spawn, Stop,
+    Stopped, World,
     output::{Limits as RecordLimits, Recorder, Stream},
 };
-use backlot_registry::{BoxFuture, Kind};
+use backlot_registry::{
+    Announcer, BoxFuture, Catalog, Change, Changes, Config as RegistryConfig, Environment, Kind,
+    KindView, Registry,
+};
 use backlot_surface::{
-    Api, Client, ClientError, Failure, HostSide, Reason, serve,
+    Api, Client, ClientError, Failure, Feed, HostSide, KindChange, Reason, mcp, serve,
     wire::{HostAbout, JobView, LookQuery, SpawnRequest, Target},
 };
 use tempfile::TempDir;
@@ -48,11 +51,21 @@ impl Host {
         let folder = DataFolder::open(&scratch.path().join("data")).unwrap();
         let script = Arc::new(Script::default());
         let follow: Arc<dyn Continue> = script.clone();
-        let world = World { follow, ..World::new(script.clone()) };
+        let reports: Arc<dyn Reports> = script.clone();
+        let world = World { follow, reports, ..World::new(script.clone()) };
         let store = Arc::new(MemoryStore::new());
         let (manager, _) = Manager::open(store, world, config).await.unwrap();
         let side = Side { manager: manager.clone(), script: script.clone() };
-        let api = Api { manager: manager.clone(), folder: folder.clone(), host: Arc::new(side) };
+        let environment = Environment::new(tokio::runtime::Handle::current());
+        let api = Api {
+            manager: manager.clone(),
+            folder: folder.clone(),
+            registry: Registry::new(RegistryConfig::default(), environment),
+            catalog: script.clone(),
+            feed: script.feed.clone(),
+            mcp: mcp::Options::default(),
+            host: Arc::new(side),
+        };
         let listener = UnixListener::bind(folder.socket_address()).unwrap();
         let (close, closed) = oneshot::channel();
         let served = tokio::spawn(serve(listener, api, async {
@@ -141,6 +154,15 @@ pub(crate) async fn read_all(stream: &mut UnixStream) -> String {
 pub(crate) struct Script {
     runs: Mutex<HashMap<JobId, (RunId, oneshot::Sender<RunOutcome>)>>,
     recorded: Mutex<HashMap<JobId, Weak<Notify>>>,
+    /// What becomes of the jobs.
+    feed: Feed,
+    /// The kinds that there are.
+    kinds: Mutex<Vec<KindView>>,
+    announcer: Announcer,
+    /// What was done to kinds.
+    pub(crate) kind_changes: Mutex<Vec<(Kind, KindChange)>>,
+    /// Notified when the host was asked to end.
+    pub(crate) ending: Notify,
     /// Where backups went.
     pub(crate) backups: Mutex<Vec<PathBuf>>,
     /// What was asked for.
@@ -251,6 +273,39 @@ impl Continue for Script {
     }
 }
 
+impl Reports for Script {
+    fn on_job_update(&self, job: &Job) {
+        self.feed.changed(job);
+    }
+
+    fn on_removed(&self, jobs: &[JobId]) {
+        self.feed.removed(jobs);
+    }
+}
+
+impl Script {
+    #[allow(dead_code, reason = "some tests have no kinds")]
+    /// Has those kinds be all there are, and tells of the change.
+    pub(crate) fn set_kinds(&self, kinds: Vec<KindView>, change: Change) {
+        *self.kinds.lock().unwrap() = kinds;
+        self.announcer.tell(change);
+    }
+}
+
+impl Catalog for Script {
+    fn kinds(&self) -> Vec<KindView> {
+        self.kinds.lock().unwrap().clone()
+    }
+
+    fn kind(&self, kind: &Kind) -> Option<KindView> {
+        self.kinds.lock().unwrap().iter().find(|view| view.kind == *kind).cloned()
+    }
+
+    fn changes(&self) -> Changes {
+        self.announcer.listen()
+    }
+}
+
 /// What the host itself does.
 struct Side {
     manager: Manager,
@@ -284,6 +339,19 @@ impl HostSide for Side {
             spawn.queue = request.queue;
             Ok(self.manager.spawn(spawn).await?)
         })
+    }
+
+    fn reload(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn change_kind(&self, kind: Kind, change: KindChange) -> BoxFuture<'_, Result<(), Failure>> {
+        self.script.kind_changes.lock().unwrap().push((kind, change));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn shutdown(&self) {
+        self.script.ending.notify_one();
     }
 
     fn backup(&self, to: PathBuf) -> BoxFuture<'_, Result<(), Failure>> {

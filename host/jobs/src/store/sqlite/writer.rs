@@ -413,6 +413,8 @@ mod tests {
             pinned: None,
             schedule: None,
             announced: true,
+            webhook: None,
+            trace: None,
         };
         Change::Spawn(Box::new(Spawned {
             id: JobId::from_bits(id),
