@@ -478,11 +478,12 @@ fn tick(engine: &Weak<Inner>) {
             sleeps = inner.stores(Ordering::SeqCst) == 0;
         }
         drop(inner);
-        thread::park_timeout(match () {
-            () if computing || closely => TICK,
-            () if !sleeps => PARKED_TICK,
-            // It is woken; the bound only lets it see that its engine is gone.
-            () => Duration::from_secs(1),
-        });
+        match () {
+            () if computing || closely => thread::park_timeout(TICK),
+            () if !sleeps => thread::park_timeout(PARKED_TICK),
+            // The next store wakes it, and so does the end of its engine: an idle host
+            // costs nothing.
+            () => thread::park(),
+        }
     }
 }
