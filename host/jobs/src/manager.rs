@@ -202,6 +202,11 @@ impl Manager {
         self.inner.turn.notify_one();
     }
 
+    /// Tells whether it refuses whatever would launch a run.
+    pub fn is_refusing(&self) -> bool {
+        self.inner.is_closed()
+    }
+
     /// Ends it: no more runs are launched, and until the bound has passed it is waited for
     /// those that are under way to end, and for their endings to be written. Whoever owns
     /// the runs ends them. Returns whether all was written.

@@ -20,14 +20,16 @@ use tokio::time::timeout;
 
 use self::connection::{Asking, Connections, Sender};
 use crate::{
+    api::KindChange,
     error::{Failure, Reason},
     http::BODY_BYTES,
     wire::{
         AnswerRequest, BackupRequest, DeleteQuery, DeliveryReply, EntriesQuery, EntriesReply,
         EntryReply, EntryRequest, ErrorReply, FileName, FilesQuery, FilesReply, HandQuery,
-        HandView, HealthReply, JobView, ListQuery, LookQuery, OutputQuery, OutputReply, Page,
-        PruneReply, PruneRequest, SessionView, SettleReply, SettleRequest, SpawnRequest, StopReply,
-        StopRequest,
+        HandView, HealthReply, JobView, KindView, KindsReply, ListQuery, LiveReply, LookQuery,
+        OutputQuery, OutputReply, Page, PruneReply, PruneRequest, ReadyReply, RollbackRequest,
+        SessionView, SettleReply, SettleRequest, SpawnRequest, StopReply, StopRequest,
+        TaskStopReply, TaskStopRequest, TaskView, TasksQuery, TasksReply,
     },
 };
 
@@ -117,6 +119,112 @@ impl Client {
     /// [`ClientError`], as all of these.
     pub async fn health(&self) -> Result<HealthReply, ClientError> {
         self.look("/v1/health".into(), &(), Duration::ZERO).await
+    }
+
+    /// Returns once the host answers at all.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn live(&self) -> Result<LiveReply, ClientError> {
+        self.look("/v1/live".into(), &(), Duration::ZERO).await
+    }
+
+    /// Returns once the host takes work.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]; also when it answers that it does not.
+    pub async fn ready(&self) -> Result<ReadyReply, ClientError> {
+        self.look("/v1/ready".into(), &(), Duration::ZERO).await
+    }
+
+    /// Has the host end, without waiting for that.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn shutdown(&self) -> Result<(), ClientError> {
+        let asking = Asking::new(Method::POST, "/v1/shutdown".into());
+        self.ask(asking, Some(Duration::ZERO)).await.map(|_| ())
+    }
+
+    /// Returns a part of the tasks that live, or have ended a while ago.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn tasks(&self, query: &TasksQuery) -> Result<TasksReply, ClientError> {
+        self.look("/v1/tasks".into(), query, Duration::ZERO).await
+    }
+
+    /// Returns a task.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn task(&self, task: &str) -> Result<TaskView, ClientError> {
+        self.look(of("tasks", task, ""), &(), Duration::ZERO).await
+    }
+
+    /// Stops a task.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn stop_task(
+        &self,
+        task: &str,
+        request: &TaskStopRequest,
+    ) -> Result<TaskStopReply, ClientError> {
+        self.change(Method::POST, of("tasks", task, "/stop"), &(), Some(request)).await
+    }
+
+    /// Returns the kinds of the host.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn kinds(&self) -> Result<KindsReply, ClientError> {
+        self.look("/v1/kinds".into(), &(), Duration::ZERO).await
+    }
+
+    /// Returns a kind.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn kind(&self, kind: &str) -> Result<KindView, ClientError> {
+        self.look(of("kinds", kind, ""), &(), Duration::ZERO).await
+    }
+
+    /// Changes a kind, and returns it as it is then. One that is drained may still have
+    /// tasks that go on.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn change_kind(
+        &self,
+        kind: &str,
+        change: KindChange,
+    ) -> Result<KindView, ClientError> {
+        let (what, request) = match change {
+            KindChange::Load => ("/load", None),
+            KindChange::Drain => ("/drain", None),
+            KindChange::Unload => ("/unload", None),
+            KindChange::Rollback(to) => ("/rollback", Some(RollbackRequest { to })),
+        };
+        self.change(Method::POST, of("kinds", kind, what), &(), request.as_ref()).await
+    }
+
+    /// Has the host look at its plugin folder, and returns the kinds that there are then.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn reload(&self) -> Result<KindsReply, ClientError> {
+        self.change(Method::POST, "/v1/reload".into(), &(), None::<&()>).await
     }
 
     /// Spawns a job.
@@ -412,11 +520,15 @@ const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~')
 const PATH: &AsciiSet = &NAME.remove(b'/').remove(b'.');
 
 fn of_job(job: &str, rest: &str) -> String {
-    format!("/v1/jobs/{}{rest}", percent_encode(job.as_bytes(), NAME))
+    of("jobs", job, rest)
 }
 
 fn of_session(session: &str, rest: &str) -> String {
-    format!("/v1/sessions/{}{rest}", percent_encode(session.as_bytes(), NAME))
+    of("sessions", session, rest)
+}
+
+fn of(what: &str, name: &str, rest: &str) -> String {
+    format!("/v1/{what}/{}{rest}", percent_encode(name.as_bytes(), NAME))
 }
 
 fn wait(wait_ms: Option<u64>) -> Duration {

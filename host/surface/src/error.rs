@@ -68,6 +68,8 @@ reasons! {
     UnknownFile = NOT_FOUND, "unknown_file", 3, "";
     /// There is no such kind.
     UnknownKind = UNPROCESSABLE_ENTITY, "unknown_kind", 3, "";
+    /// There is no such kind at the address.
+    NoKind = NOT_FOUND, "no_kind", 3, "";
 
     /// Only what has failed is tried again.
     NotFailed = CONFLICT, "not_failed", 3, "";
@@ -406,6 +408,7 @@ mod tests {
 404 unknown_task    exit 3
 404 unknown_file    exit 3
 422 unknown_kind    exit 3
+404 no_kind         exit 3
 409 not_failed      exit 3
 409 exhausted       exit 3  spawn the work anew if it is to be tried again
 409 not_asked       exit 3

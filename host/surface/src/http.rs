@@ -7,10 +7,12 @@
 mod ask;
 mod host;
 mod jobs;
+mod kinds;
 mod output;
 mod readers;
 mod serve;
 mod sessions;
+mod tasks;
 
 use std::{future::pending, sync::Arc};
 
@@ -20,7 +22,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use self::readers::Readers;
 pub use self::{
@@ -63,6 +65,19 @@ fn routes(surface: Surface) -> Router {
         .route("/v1/sessions/{id}/entries", get(sessions::entries).post(sessions::append))
         .route("/v1/sessions/{id}/owed", get(sessions::owed))
         .route("/v1/sessions/{id}/settle", post(sessions::settle))
+        .route("/v1/tasks", get(tasks::list))
+        .route("/v1/tasks/{id}", get(tasks::look))
+        .route("/v1/tasks/{id}/stop", post(tasks::stop))
+        .route("/v1/kinds", get(kinds::list))
+        .route("/v1/kinds/{kind}", get(kinds::look))
+        .route("/v1/kinds/{kind}/load", post(kinds::load))
+        .route("/v1/kinds/{kind}/drain", post(kinds::drain))
+        .route("/v1/kinds/{kind}/unload", post(kinds::unload))
+        .route("/v1/kinds/{kind}/rollback", post(kinds::rollback))
+        .route("/v1/reload", post(kinds::reload))
+        .route("/v1/live", get(host::live))
+        .route("/v1/ready", get(host::ready))
+        .route("/v1/shutdown", post(host::shutdown))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(surface)
@@ -73,12 +88,19 @@ fn routes(surface: Surface) -> Router {
 struct Surface {
     api: Api,
     readers: Arc<Readers>,
+    /// Places for kinds that are being drained.
+    drains: Arc<Semaphore>,
     closing: watch::Receiver<bool>,
 }
 
 impl Surface {
     fn new(api: Api, closing: watch::Receiver<bool>) -> Self {
-        Self { api, readers: Arc::default(), closing }
+        Self { api, readers: Arc::default(), drains: Arc::new(kinds::drains()), closing }
+    }
+
+    /// Tells whether what waits is to answer with what there is.
+    fn is_closing(&self) -> bool {
+        *self.closing.borrow()
     }
 
     /// Waits until what waits is to answer with what there is.

@@ -6,25 +6,30 @@
 
 mod host;
 mod job;
+mod kind;
 mod output;
 mod query;
 mod session;
 mod spawn;
+mod task;
 
 pub use host::{
     BackupRequest, ErrorBody, ErrorReply, FileName, FileView, FilesReply, HealthReply, HostAbout,
-    JobCounts, PruneReply, PruneRequest,
+    JobCounts, LiveReply, PruneReply, PruneRequest, ReadyReply,
 };
 pub use job::{
     AnswerRequest, CauseView, CodeView, DO_NOT_REDO, JobView, Page, QuestionView, RetryView,
     RunView, ScheduleView, StopHow, StopOutcome, StopReply, StopRequest, StopView, WaitFor,
     WaitView,
 };
+pub use kind::{
+    FormName, GenerationName, KindStateName, KindView, KindsReply, RollbackRequest, VersionView,
+};
 pub use output::{Content, OutputPiece, OutputReply, StreamName};
 pub(crate) use output::{joined, unfinished};
 pub use query::{
     DeleteQuery, EntriesQuery, FilesQuery, HandQuery, HandView, ListQuery, LookQuery, OutputQuery,
-    PartName,
+    PartName, TasksQuery,
 };
 pub(crate) use session::check_session;
 pub use session::{
@@ -32,6 +37,11 @@ pub use session::{
     SettleReply, SettleRequest,
 };
 pub use spawn::{Expects, Grant, SpawnRequest, Target};
+pub(crate) use spawn::{check_key, is_traceparent};
+pub use task::{
+    StopMode, StoppedBy, TaskStatus, TaskStopOutcome, TaskStopReply, TaskStopRequest, TaskView,
+    TasksReply, UsageView,
+};
 
 use crate::error::Failure;
 

@@ -10,9 +10,35 @@ use super::{
     to_the_end,
 };
 use crate::{
-    error::Failure,
-    wire::{BackupRequest, HealthReply, PruneReply, PruneRequest},
+    error::{Failure, Reason},
+    wire::{BackupRequest, HealthReply, LiveReply, PruneReply, PruneRequest, ReadyReply},
 };
+
+/// Tells that the host answers. Nothing is looked at for it.
+pub(super) async fn live() -> Json<LiveReply> {
+    Json(LiveReply { live: true })
+}
+
+/// Tells whether the host takes work.
+pub(super) async fn ready(State(surface): State<Surface>) -> Result<Json<ReadyReply>, Failure> {
+    let manager = &surface.api.manager;
+    if surface.is_closing() || manager.is_refusing() {
+        return Err(Failure::new(Reason::Closed, "the host is shutting down"));
+    }
+    let trouble = manager.health().await?.trouble;
+    match trouble {
+        None => Ok(Json(ReadyReply { ready: true })),
+        Some(why) => {
+            Err(Failure::new(Reason::Unavailable, format!("changes cannot be written: {why}")))
+        }
+    }
+}
+
+/// Has the host end, and does not wait for that.
+pub(super) async fn shutdown(State(surface): State<Surface>, _: Operating) -> StatusCode {
+    surface.api.host.shutdown();
+    StatusCode::ACCEPTED
+}
 
 pub(super) async fn health(
     State(surface): State<Surface>,

@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::Body,
     extract::State,
-    http::{HeaderName, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use backlot_jobs::{Hand, Job, JobId, Query, Run, files};
@@ -25,10 +25,14 @@ use crate::{
     error::{Failure, Reason},
     wire::{
         AnswerRequest, FilesQuery, FilesReply, HandQuery, JobView, ListQuery, LookQuery, Page,
-        PruneReply, SpawnRequest, StopOutcome, StopReply, StopRequest,
+        PruneReply, SpawnRequest, StopOutcome, StopReply, StopRequest, check_key, is_traceparent,
     },
 };
 
+/// The header with the key under which a job is spawned once.
+pub(super) const KEY_HEADER: &str = "idempotency-key";
+/// The header with the trace that a request belongs to.
+const TRACE_HEADER: &str = "traceparent";
 /// How many jobs a page has where nothing was said, and at most.
 const PAGE: usize = 50;
 const PAGE_MOST: usize = 1_000;
@@ -41,8 +45,11 @@ const CHUNK: usize = 64 << 10;
 pub(super) async fn spawn(
     State(surface): State<Surface>,
     Changing(who): Changing,
+    headers: HeaderMap,
     Sent(mut request): Sent<SpawnRequest>,
 ) -> Result<impl IntoResponse, Failure> {
+    request.key = key(request.key, &headers)?;
+    request.traceparent = request.traceparent.or_else(|| trace(&headers));
     request.check()?;
     let has_policy = surface.api.host.about().policy.is_some();
     who.principal.may_spawn(&request, has_policy)?;
@@ -51,10 +58,42 @@ pub(super) async fn spawn(
         request.session = Some(who.session(session)?.to_string());
     }
     let host = surface.api.host.clone();
+    let is_keyed = request.key.is_some();
+    let begun_ms = surface.api.manager.now_ms();
     let job = to_the_end(async move { host.spawn(request).await }).await?;
+    // One that was there before it was asked for is what an earlier request came to.
+    let status = match is_keyed && job.created_ms < begun_ms {
+        true => StatusCode::OK,
+        false => StatusCode::CREATED,
+    };
     let location = format!("/v1/jobs/{}", job.id);
     let view = brief(&surface, job).await;
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)))
+    Ok((status, [(header::LOCATION, location)], Json(view)))
+}
+
+/// Returns the key under which a job is spawned once, by what is sent or its header.
+fn key(sent: Option<String>, headers: &HeaderMap) -> Result<Option<String>, Failure> {
+    let mut values = headers.get_all(KEY_HEADER).iter();
+    let Some(value) = values.next() else { return Ok(sent) };
+    let bad = |why: &str| Failure::invalid(format!("`{KEY_HEADER}` {why}"));
+    if values.next().is_some() {
+        return Err(bad("is there several times"));
+    }
+    let key = value.to_str().map_err(|_| bad("has other characters than those of ASCII"))?;
+    check_key(KEY_HEADER, key)?;
+    match sent {
+        Some(sent) if sent != key => Err(bad("and `key` differ, and one is meant")),
+        _ => Ok(Some(key.to_owned())),
+    }
+}
+
+/// Returns the trace that a request belongs to. One that cannot be read is none, as W3C's
+/// Trace Context has it.
+fn trace(headers: &HeaderMap) -> Option<String> {
+    let mut values = headers.get_all(TRACE_HEADER).iter();
+    let trace = values.next()?.to_str().ok()?;
+    let is_one = values.next().is_none();
+    (is_one && is_traceparent(trace)).then(|| trace.to_owned())
 }
 
 pub(super) async fn list(

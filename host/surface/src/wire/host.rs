@@ -56,6 +56,20 @@ impl HealthReply {
     }
 }
 
+/// The host answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveReply {
+    /// Always true: a host that does not live does not answer.
+    pub live: bool,
+}
+
+/// The host takes work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadyReply {
+    /// Always true: one that is not ready answers why instead.
+    pub ready: bool,
+}
+
 /// How many jobs there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobCounts {
@@ -251,6 +265,12 @@ mod tests {
   "report_panics": 7
 }"#,
         );
+    }
+
+    #[test]
+    fn that_it_lives_and_takes_work() {
+        check(&LiveReply { live: true }, "{\n  \"live\": true\n}");
+        check(&ReadyReply { ready: true }, "{\n  \"ready\": true\n}");
     }
 
     #[test]

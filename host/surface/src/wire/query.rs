@@ -107,6 +107,17 @@ pub struct FilesQuery {
     pub limit: Option<usize>,
 }
 
+/// Which tasks are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TasksQuery {
+    /// Those after a page that says this is `next`.
+    pub after: u64,
+    /// At most so many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
 /// Which entries of a session are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -185,6 +196,7 @@ mod tests {
         let output = OutputQuery { part: PartName::Log, after: 7, max: Some(1), wait_ms: Some(5) };
         check(&output, "part=log&after=7&max=1&wait_ms=5");
         check(&FilesQuery { limit: Some(5) }, "limit=5");
+        check(&TasksQuery { after: 7, limit: Some(5) }, "after=7&limit=5");
         check(&EntriesQuery { after: 7, limit: Some(5) }, "after=7&limit=5");
         check(&DeleteQuery { grace_ms: Some(5) }, "grace_ms=5");
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use backlot_jobs::{RetryPolicy, StartAt};
 use backlot_registry::Kind;
+use http::Uri;
 use serde::{Deserialize, Serialize};
 
 use super::{RetryView, at_most, check_session};
@@ -152,6 +153,10 @@ const LABEL: usize = 4 << 10;
 pub(super) const SESSION: usize = 256;
 /// The longest key, in bytes: room for a digest and a name, and little for an index.
 const KEY: usize = 1 << 10;
+/// The longest address that an ending is told at, in bytes: what servers take.
+const WEBHOOK: usize = 2 << 10;
+/// The longest trace, in bytes. Those of the version that there is have 55.
+const TRACE: usize = 256;
 /// The longest cron expression, in bytes.
 const CRON: usize = 1 << 10;
 
@@ -167,10 +172,7 @@ impl SpawnRequest {
         self.start()?;
         at_most("label", self.label.as_deref(), LABEL)?;
         self.session.as_deref().map(check_session).transpose()?;
-        at_most("key", self.key.as_deref(), KEY)?;
-        if self.key.as_deref() == Some("") {
-            return Err(Failure::invalid("`key` is empty"));
-        }
+        self.key.as_deref().map(|key| check_key("key", key)).transpose()?;
         at_most("cron", self.cron.as_deref(), CRON)?;
         if self.attempts == Some(0) {
             return Err(Failure::invalid("`attempts` is 0, and the first one counts"));
@@ -178,7 +180,13 @@ impl SpawnRequest {
         if let Some(policy) = self.retry_policy() {
             policy.check()?;
         }
-        Ok(())
+        self.webhook.as_deref().map(check_webhook).transpose()?;
+        match self.traceparent.as_deref() {
+            Some(parent) if !is_traceparent(parent) => {
+                Err(Failure::invalid("`traceparent` is none that W3C's Trace Context knows"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns what does the job.
@@ -225,6 +233,55 @@ impl SpawnRequest {
     pub fn is_announced(&self) -> bool {
         self.announce.unwrap_or(self.session.is_some())
     }
+}
+
+/// Checks a key under which something is done once.
+pub(crate) fn check_key(field: &str, key: &str) -> Result<(), Failure> {
+    at_most(field, Some(key), KEY)?;
+    match key.is_empty() {
+        true => Err(Failure::invalid(format!("`{field}` is empty"))),
+        false => Ok(()),
+    }
+}
+
+/// Refuses what no ending can be told at. Whether it may be is decided when it is.
+fn check_webhook(webhook: &str) -> Result<(), Failure> {
+    at_most("webhook", Some(webhook), WEBHOOK)?;
+    let bad = |why: &str| Failure::invalid(format!("`webhook` {why}"));
+    // A reader of addresses drops what is behind it.
+    if webhook.contains('#') {
+        return Err(bad("has a fragment, which no server is told"));
+    }
+    let address: Uri = webhook.parse().map_err(|_| bad("is no URL"))?;
+    if !matches!(address.scheme_str(), Some("https" | "http")) {
+        return Err(bad("is no URL of `https` or `http`"));
+    }
+    match address.authority() {
+        Some(at) if at.as_str().contains('@') => Err(bad("names a user, who would be recorded")),
+        Some(at) if !at.host().is_empty() => Ok(()),
+        _ => Err(bad("names no server")),
+    }
+}
+
+/// Tells whether a text is a `traceparent` as W3C's Trace Context has it.
+pub(crate) fn is_traceparent(text: &str) -> bool {
+    let is_hex = |part: &str, digits: usize| {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        part.len() == digits && part.bytes().all(is_digit)
+    };
+    let is_id = |part: &str, digits| is_hex(part, digits) && part.bytes().any(|it| it != b'0');
+    let mut parts = text.splitn(5, '-');
+    let mut next = || parts.next().unwrap_or_default();
+    let (version, trace, span, flags) = (next(), next(), next(), next());
+    let is_known = is_hex(version, 2) && version != "ff";
+    // Versions to come may have more behind that.
+    let is_whole = parts.next().is_none() || version != "00";
+    is_known
+        && is_id(trace, 32)
+        && is_id(span, 16)
+        && is_hex(flags, 2)
+        && is_whole
+        && text.len() <= TRACE
 }
 
 /// Refuses a path that means something else to the host than to who asks.
@@ -396,6 +453,57 @@ mod tests {
             let long = "a".repeat(LABEL + 1);
             refused(&format!(r#"{{"kind":"a","{field}":"{long}"}}"#));
         }
+    }
+
+    #[test]
+    fn where_an_ending_is_told() {
+        let told = |webhook: &str| {
+            let webhook = Some(webhook.to_owned());
+            let request = SpawnRequest { webhook, ..asked(r#"{"kind":"a"}"#) };
+            request.check().map_err(|failure| failure.message)
+        };
+        for good in ["https://a.example/b?c=d", "http://127.0.0.1:80", "https://[::1]/x"] {
+            told(good).unwrap();
+        }
+        let long = format!("https://a.example/{}", "b".repeat(WEBHOOK));
+        let bad = [
+            ("", "is no URL"),
+            ("/b", "is no URL of"),
+            ("a.example", "is no URL of"),
+            ("ftp://a.example/", "is no URL of"),
+            ("https://", "is no URL"),
+            ("https://:80/", "names no server"),
+            ("https://me:secret@a.example/", "names a user"),
+            ("https://a.example/#b", "has a fragment"),
+            ("https://a b/", "is no URL"),
+            (&long, "has 2066 bytes"),
+        ];
+        for (webhook, why) in bad {
+            let told = told(webhook).unwrap_err();
+            assert!(told.starts_with(&format!("`webhook` {why}")), "{webhook}: {told}");
+        }
+    }
+
+    #[test]
+    fn which_trace_it_belongs_to() {
+        let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert!(is_traceparent(trace));
+        assert!(is_traceparent(&format!("cc{}-more", &trace[2..])));
+        let bad = [
+            String::new(),
+            format!("{trace}-more"),
+            format!("ff{}", &trace[2..]),
+            trace.to_uppercase(),
+            trace.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
+            trace.replace("b7ad6b7169203331", &"0".repeat(16)),
+            trace[..trace.len() - 1].to_owned(),
+            trace.replace('-', "_"),
+            format!("cc{}-{}", &trace[2..], "a".repeat(TRACE)),
+        ];
+        for bad in bad {
+            assert!(!is_traceparent(&bad), "{bad}");
+        }
+        assert!(refused(r#"{"kind":"a","traceparent":"x"}"#).starts_with("`traceparent` is none"));
     }
 
     #[test]

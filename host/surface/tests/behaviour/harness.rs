@@ -36,6 +36,7 @@ pub(crate) struct Host {
     pub(crate) script: Arc<Script>,
     pub(crate) manager: Manager,
     pub(crate) folder: DataFolder,
+    pub(crate) registry: Registry,
     close: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<()>>,
     _scratch: TempDir,
@@ -57,10 +58,11 @@ impl Host {
         let (manager, _) = Manager::open(store, world, config).await.unwrap();
         let side = Side { manager: manager.clone(), script: script.clone() };
         let environment = Environment::new(tokio::runtime::Handle::current());
+        let registry = Registry::new(RegistryConfig::default(), environment);
         let api = Api {
             manager: manager.clone(),
             folder: folder.clone(),
-            registry: Registry::new(RegistryConfig::default(), environment),
+            registry: registry.clone(),
             catalog: script.clone(),
             feed: script.feed.clone(),
             mcp: mcp::Options::default(),
@@ -75,7 +77,7 @@ impl Host {
             manager.open_session(session.into()).await.unwrap();
         }
         let (close, served) = (Some(close), Some(served));
-        Self { script, manager, folder, close, served, _scratch: scratch }
+        Self { script, manager, folder, registry, close, served, _scratch: scratch }
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -167,6 +169,8 @@ pub(crate) struct Script {
     pub(crate) backups: Mutex<Vec<PathBuf>>,
     /// What was asked for.
     pub(crate) requests: Mutex<Vec<SpawnRequest>>,
+    /// Holds drains back until it is notified, where there is one.
+    pub(crate) drained: Mutex<Option<Arc<Notify>>>,
     /// Holds spawns back until it is notified, where there is one.
     pub(crate) gate: Mutex<Option<Arc<Notify>>>,
 }
@@ -284,7 +288,6 @@ impl Reports for Script {
 }
 
 impl Script {
-    #[allow(dead_code, reason = "some tests have no kinds")]
     /// Has those kinds be all there are, and tells of the change.
     pub(crate) fn set_kinds(&self, kinds: Vec<KindView>, change: Change) {
         *self.kinds.lock().unwrap() = kinds;
@@ -347,7 +350,13 @@ impl HostSide for Side {
 
     fn change_kind(&self, kind: Kind, change: KindChange) -> BoxFuture<'_, Result<(), Failure>> {
         self.script.kind_changes.lock().unwrap().push((kind, change));
-        Box::pin(async { Ok(()) })
+        let gate = self.script.drained.lock().unwrap().clone();
+        Box::pin(async move {
+            if let Some(gate) = gate.filter(|_| change == KindChange::Drain) {
+                gate.notified().await;
+            }
+            Ok(())
+        })
     }
 
     fn shutdown(&self) {
