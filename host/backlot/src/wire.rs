@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use backlot_registry::{Channel, Kind, Snapshot};
-use backlot_surface::wire::JobView;
+use backlot_surface::wire::{ErrorReply, JobView};
 use backlot_wasm::{Description, Reach};
 use serde::Serialize;
 
@@ -19,6 +19,34 @@ pub(crate) fn line(value: &impl Serialize) -> String {
             tracing::error!(%error, "an answer cannot be written as JSON");
             String::new()
         }
+    }
+}
+
+/// Why a verb on jobs or tokens did nothing.
+#[derive(Debug, Serialize)]
+pub(crate) struct Refusal {
+    error: Problem,
+}
+
+impl Refusal {
+    pub(crate) fn of(reply: &ErrorReply) -> Self {
+        Self { error: Problem::of(reply) }
+    }
+}
+
+/// What went wrong.
+#[derive(Debug, Serialize)]
+pub(crate) struct Problem {
+    code: String,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn of(reply: &ErrorReply) -> Self {
+        let ErrorReply { code, detail, hint, .. } = reply;
+        Self { code: code.clone(), message: detail.clone(), hint: hint.clone() }
     }
 }
 

@@ -56,7 +56,7 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// The host says why not.
-    #[error("{}", .0.error.message)]
+    #[error("{}", .0.detail)]
     Failure(ErrorReply),
     /// The host cannot be reached or understood.
     #[error("the host {doing}: {source}")]

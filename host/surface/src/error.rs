@@ -1,6 +1,6 @@
 //! The one table from what goes wrong to what programs and people are told of it.
 
-use std::{fmt, io};
+use std::{fmt, io, time::Duration};
 
 use backlot_jobs::{
     InvalidPolicy, InvalidSchedule, LaunchError, LookError, Lost, NoRandom, Refused, ResumeError,
@@ -8,7 +8,7 @@ use backlot_jobs::{
 };
 use http::StatusCode;
 
-use crate::wire::{ErrorBody, ErrorReply};
+use crate::wire::ErrorReply;
 
 /// Defines [`Reason`] and its table, so that a reason without a row is none.
 macro_rules! reasons {
@@ -52,6 +52,16 @@ reasons! {
     /// The address takes no such requests.
     NoMethod = METHOD_NOT_ALLOWED, "no_method", 1,
         "see that the host and what asks it are of one version";
+    /// Who asks does not say who it is, or not so that the host knows it.
+    Unauthorized = UNAUTHORIZED, "unauthorized", 3,
+        "send a token as `Authorization: Bearer ..`; `backlot token add` makes one";
+    /// What is asked is meant for another host, or asked by a page of another.
+    Foreign = FORBIDDEN, "foreign", 3, "";
+    /// What is sent is not said to be JSON.
+    MediaType = UNSUPPORTED_MEDIA_TYPE, "media_type", 2,
+        "send JSON as `Content-Type: application/json`";
+    /// More is asked than is answered in such a time.
+    TooMany = TOO_MANY_REQUESTS, "too_many", 1, "try again more slowly";
     /// The caller may not do that.
     Forbidden = FORBIDDEN, "forbidden", 3, "ask whoever runs the host";
     /// The host works with other plugins, or under another policy, than the caller would.
@@ -122,6 +132,9 @@ reasons! {
     Internal = INTERNAL_SERVER_ERROR, "internal", 1, "see the host's log";
 }
 
+/// After what time to try again where nothing better is known. Places become free as jobs
+/// and connections end, which is a matter of moments on a host that is busy.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How a command ends that fails for a reason this version does not know.
 const FAILED: u8 = 1;
 
@@ -129,6 +142,14 @@ impl Reason {
     /// Returns the status of the reply.
     pub fn status(self) -> StatusCode {
         self.row().0
+    }
+
+    /// Returns after what time it is worth to try again, where that is all there is to do.
+    pub fn retry_after(self) -> Option<Duration> {
+        match self.status() {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_AFTER),
+            _ => None,
+        }
     }
 
     /// Returns the word that programs tell it by.
@@ -191,12 +212,14 @@ impl Failure {
 
     /// Returns what is told of it.
     pub fn reply(&self) -> ErrorReply {
+        let status = self.reason.status();
         ErrorReply {
-            error: ErrorBody {
-                code: self.reason.code().to_owned(),
-                message: self.message.clone(),
-                hint: self.hint.clone().or_else(|| self.reason.hint().map(Into::into)),
-            },
+            r#type: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            status: status.as_u16(),
+            detail: self.message.clone(),
+            code: self.reason.code().to_owned(),
+            hint: self.hint.clone().or_else(|| self.reason.hint().map(Into::into)),
         }
     }
 
@@ -208,7 +231,7 @@ impl Failure {
 impl ErrorReply {
     /// Returns the exit code of a command that fails with it.
     pub fn exit(&self) -> u8 {
-        Reason::of_code(&self.error.code).map_or(FAILED, Reason::exit)
+        Reason::of_code(&self.code).map_or(FAILED, Reason::exit)
     }
 }
 
@@ -401,6 +424,10 @@ mod tests {
 408 too_slow        exit 1  try again
 404 no_route        exit 1  see that the host and what asks it are of one version
 405 no_method       exit 1  see that the host and what asks it are of one version
+401 unauthorized    exit 3  send a token as `Authorization: Bearer ..`; `backlot token add` makes one
+403 foreign         exit 3
+415 media_type      exit 2  send JSON as `Content-Type: application/json`
+429 too_many        exit 1  try again more slowly
 403 forbidden       exit 3  ask whoever runs the host
 412 other_host      exit 3  use the host's own, or another data folder, where a host of your own can run
 404 unknown_job     exit 3

@@ -35,6 +35,9 @@ use crate::{
     error::{Failure, Reason},
 };
 
+/// The media type of what went wrong (RFC 9457).
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
 /// Returns what answers requests to a host, all of them the operator's.
 pub fn router(api: Api) -> Router {
     // Nobody will tell it to close.

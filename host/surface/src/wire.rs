@@ -14,7 +14,7 @@ mod spawn;
 mod task;
 
 pub use host::{
-    BackupRequest, ErrorBody, ErrorReply, FileName, FileView, FilesReply, HealthReply, HostAbout,
+    BackupRequest, ErrorReply, FileName, FileView, FilesReply, HealthReply, HostAbout,
     JobCounts, LiveReply, PruneReply, PruneRequest, ReadyReply,
 };
 pub use job::{

@@ -285,7 +285,7 @@ impl Asker<'_> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
             Err(ClientError::Failure(reply)) => {
-                let code = reply.error.code.as_str();
+                let code = reply.code.as_str();
                 let is_own = matches!(code, "internal" | "io" | "damaged" | "bad_request");
                 assert!(!is_own, "the host fails: {reply:?}");
                 Ok(None)

@@ -199,21 +199,24 @@ impl FileName {
     }
 }
 
-/// Something went wrong.
+/// Something went wrong: a problem of RFC 9457, of the type `application/problem+json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorReply {
-    /// What.
-    pub error: ErrorBody,
-}
-
-/// What went wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorBody {
-    /// In a word, for programs.
+    /// The type of the problem. It is `about:blank`, since the word says more than an
+    /// address would that nobody reads.
+    #[serde(default)]
+    pub r#type: String,
+    /// What the status is called.
+    #[serde(default)]
+    pub title: String,
+    /// The status.
+    #[serde(default)]
+    pub status: u16,
+    /// What went wrong, in words, for people.
+    pub detail: String,
+    /// What went wrong, in a word, for programs.
     pub code: String,
-    /// In words, for people.
-    pub message: String,
-    /// What to do about it, where the message does not say so.
+    /// What to do about it, where the detail does not say so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -324,22 +327,30 @@ mod tests {
             &failure.reply(),
             r#"
 {
-  "error": {
-    "code": "exhausted",
-    "message": "had 3 of 3",
-    "hint": "spawn the work anew if it is to be tried again"
-  }
+  "type": "about:blank",
+  "title": "Conflict",
+  "status": 409,
+  "detail": "had 3 of 3",
+  "code": "exhausted",
+  "hint": "spawn the work anew if it is to be tried again"
 }"#,
         );
         let hinted = failure.with_hint("ask ann").reply();
-        assert_eq!(hinted.error.hint.as_deref(), Some("ask ann"));
+        assert_eq!(hinted.hint.as_deref(), Some("ask ann"));
         let plain = Failure::new(Reason::Full, "full").reply();
         check(
             &plain,
-            "{\n  \"error\": {\n    \"code\": \"full\",\n    \"message\": \"full\"\n  }\n}",
+            r#"
+{
+  "type": "about:blank",
+  "title": "Too Many Requests",
+  "status": 429,
+  "detail": "full",
+  "code": "full"
+}"#,
         );
         assert_eq!(plain.exit(), 3);
-        let newer = r#"{"error":{"code":"something new","message":"","more":1}}"#;
+        let newer = r#"{"code":"something new","detail":"","more":1}"#;
         assert_eq!(serde_json::from_str::<ErrorReply>(newer).unwrap().exit(), 1);
     }
 }

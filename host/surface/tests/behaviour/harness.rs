@@ -125,7 +125,7 @@ pub(crate) fn of_kind(kind: &str) -> SpawnRequest {
 /// Returns the word for what went wrong.
 pub(crate) fn code<T: std::fmt::Debug>(asked: Result<T, ClientError>) -> String {
     match asked.unwrap_err() {
-        ClientError::Failure(reply) => reply.error.code,
+        ClientError::Failure(reply) => reply.code,
         other => panic!("{other}"),
     }
 }

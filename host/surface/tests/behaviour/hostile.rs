@@ -1,6 +1,9 @@
 //! Requests that nobody means well with.
 
-use backlot_surface::{BODY_BYTES, wire::SpawnRequest};
+use backlot_surface::{
+    BODY_BYTES,
+    wire::{ErrorReply, SpawnRequest},
+};
 use tokio::{io::AsyncWriteExt as _, time::Instant};
 
 use crate::harness::{Host, code, of_kind, raw, read_all};
@@ -14,15 +17,15 @@ fn post(path: &str, body: &str) -> Vec<u8> {
     .into()
 }
 
-/// Checks that every answer is an error of that status and word, as JSON.
+/// Checks that an answer is a problem of that status and word.
 #[track_caller]
 fn check(answer: &str, status: u16, word: &str) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
-    assert!(answer.to_lowercase().contains("content-type: application/json"), "{answer}");
-    assert!(
-        answer.contains(&format!("{{\"error\":{{\"code\":\"{word}\",\"message\":")),
-        "{answer}"
-    );
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.to_lowercase().contains("content-type: application/problem+json"), "{head}");
+    let problem: ErrorReply = serde_json::from_str(body).unwrap();
+    assert_eq!((problem.status, problem.code.as_str()), (status, word), "{body}");
+    assert!(!problem.title.is_empty() && !problem.detail.is_empty(), "{body}");
 }
 
 #[tokio::test]

@@ -309,5 +309,5 @@ async fn an_error_is_a_message_with_a_hint() {
     let error = host.client().await.job("abc", &look()).await.unwrap_err();
     assert_eq!(error.to_string(), "no job abc: list the jobs to see which there are");
     assert_eq!(error.exit(), 3);
-    assert!(matches!(error, ClientError::Failure(reply) if reply.error.hint.is_none()));
+    assert!(matches!(error, ClientError::Failure(reply) if reply.hint.is_none()));
 }

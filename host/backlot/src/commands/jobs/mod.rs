@@ -20,7 +20,7 @@ use std::error::Error;
 
 use backlot_surface::{
     ClientError, Failure, Reason,
-    wire::{ErrorBody, ErrorReply, JobView},
+    wire::{ErrorReply, JobView},
 };
 
 use crate::{console::Console, exit::Exit, render, wire};
@@ -54,23 +54,23 @@ impl Told {
     }
 
     /// Returns what programs are told of it.
-    pub(super) fn body(&self) -> ErrorBody {
-        self.reply.error.clone()
+    pub(super) fn problem(&self) -> wire::Problem {
+        wire::Problem::of(&self.reply)
     }
 
     /// Returns what it says, in a line.
     pub(super) fn line(&self) -> String {
-        let error = &self.reply.error;
-        match &error.hint {
-            Some(hint) => format!("{}; {hint}", error.message),
-            None => error.message.clone(),
+        let ErrorReply { detail, hint, .. } = &self.reply;
+        match hint {
+            Some(hint) => format!("{detail}; {hint}"),
+            None => detail.clone(),
         }
     }
 
     /// Tells it, and returns the exit code that tells it too.
     pub(super) async fn tell(&self, json: bool, console: &Console) -> Exit {
         if json {
-            let _ = console.out.write(wire::line(&self.reply)).await;
+            let _ = console.out.write(wire::line(&wire::Refusal::of(&self.reply))).await;
         }
         for line in self.line().lines() {
             console.err.say(&render::complaint(line)).await;
@@ -96,8 +96,8 @@ impl From<ClientError> for Told {
 }
 
 /// Returns what is answered to a command line that cannot be understood.
-pub(super) fn misunderstood(error: String) -> ErrorReply {
-    Failure::new(Reason::BadRequest, error).reply()
+pub(super) fn misunderstood(error: String) -> wire::Refusal {
+    wire::Refusal::of(&Failure::new(Reason::BadRequest, error).reply())
 }
 
 fn exit_of(code: u8) -> Exit {

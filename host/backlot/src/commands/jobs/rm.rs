@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use backlot_surface::{
     Client,
-    wire::{ErrorBody, LookQuery, PruneRequest},
+    wire::{LookQuery, PruneRequest},
 };
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ use crate::{
 struct Removed {
     removed: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    errors: Vec<ErrorBody>,
+    errors: Vec<wire::Problem>,
 }
 
 pub(crate) async fn rm(args: Rm, common: &Common, console: &Console) -> anyhow::Result<Exit> {
@@ -36,7 +36,7 @@ pub(crate) async fn rm(args: Rm, common: &Common, console: &Console) -> anyhow::
         match remove(&acting.client, digits).await {
             Ok(id) => removed.push(id),
             Err(told) => {
-                errors.push(told.body());
+                errors.push(told.problem());
                 let own = told.tell(false, console).await;
                 exit = if exit == Exit::Completed { own } else { exit };
             }

@@ -141,7 +141,7 @@ async fn prepare(mut args: Run, common: &Common, console: &Console) -> Result<Pr
 fn is_leaving(error: &ClientError) -> bool {
     match error {
         ClientError::NoHost { .. } | ClientError::Broken { .. } => true,
-        ClientError::Failure(reply) => reply.error.code == Reason::Closed.code(),
+        ClientError::Failure(reply) => reply.code == Reason::Closed.code(),
     }
 }
 
