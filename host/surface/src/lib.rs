@@ -2,7 +2,8 @@
 //!
 //! A surface translates: it parses what is asked, calls the manager, and renders what
 //! came of it. What is asked and answered is JSON of the shapes in [`wire`], over HTTP
-//! on a Unix socket; [`Client`] is the other end.
+//! on a Unix socket, or over TCP from whoever has one of the [`Tokens`]; [`Client`] is the
+//! other end.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -17,6 +18,7 @@ mod api;
 mod feed;
 mod http;
 pub mod mcp;
+mod tokens;
 
 // The other end.
 mod client;
@@ -27,3 +29,4 @@ pub use client::{Client, ClientError, Download};
 pub use error::{Failure, Reason};
 pub use feed::{Event, Feed, Listener};
 pub use http::{BODY_BYTES, SESSION_HEADER, router, serve};
+pub use tokens::{NewToken, TokenError, TokenView, Tokens};
