@@ -118,7 +118,7 @@ impl Holding {
                 // Also when whoever could say so is gone.
                 let _ = stopped.await;
             };
-            serve(listener, api, stopped).await;
+            serve(vec![listener.into()], api, stopped).await;
         });
         Ok(Self {
             jobs,

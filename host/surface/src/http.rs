@@ -1,24 +1,33 @@
 //! Jobs as JSON over HTTP.
 //!
-//! Every answer is JSON, also where something went wrong; only the content of files is
-//! what it is. Whoever is connected is the operator, unless a header narrows it to a
-//! session, which then is all there is.
+//! Every answer is JSON, and what went wrong is a problem of RFC 9457; only the content of
+//! files is what it is. Whoever is connected to the socket is the operator, and over the
+//! network it is who the token says; a header narrows either to a session, which then is all
+//! there is.
 
 mod ask;
+mod guard;
 mod host;
 mod jobs;
 mod kinds;
+mod listen;
 mod output;
+mod rate;
 mod readers;
 mod serve;
 mod sessions;
+mod stall;
 mod tasks;
+mod tls;
 
 use std::{future::pending, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
-    http::Uri,
+    http::{
+        HeaderValue, Uri,
+        header::{CONTENT_TYPE, RETRY_AFTER},
+    },
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
 };
@@ -27,7 +36,11 @@ use tokio::sync::{Semaphore, watch};
 use self::readers::Readers;
 pub use self::{
     ask::{BODY_BYTES, SESSION_HEADER},
-    serve::serve,
+    guard::Guard,
+    listen::{BindRefused, Bound, ListenError, Warning, listen_tcp, may_bind},
+    rate::Rate,
+    serve::{Door, serve},
+    tls::{TlsError, tls_config},
 };
 use crate::{
     access::Principal,
@@ -131,7 +144,11 @@ impl IntoResponse for Failure {
         if status.is_server_error() {
             tracing::warn!(code = self.reason.code(), "a request failed: {self}");
         }
-        (status, Json(self.reply())).into_response()
+        let retry = self.reason.retry_after();
+        let retry = retry.map(|after| [(RETRY_AFTER, HeaderValue::from(after.as_secs()))]);
+        let mut response = (status, retry, Json(self.reply())).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM);
+        response
     }
 }
 

@@ -28,5 +28,8 @@ pub use api::{Api, HostSide, KindChange};
 pub use client::{Client, ClientError, Download};
 pub use error::{Failure, Reason};
 pub use feed::{Event, Feed, Listener};
-pub use http::{BODY_BYTES, SESSION_HEADER, router, serve};
+pub use http::{
+    BODY_BYTES, BindRefused, Bound, Door, Guard, ListenError, Rate, SESSION_HEADER, TlsError,
+    Warning, listen_tcp, may_bind, router, serve, tls_config,
+};
 pub use tokens::{NewToken, TokenError, TokenView, Tokens};

@@ -14,8 +14,8 @@ mod spawn;
 mod task;
 
 pub use host::{
-    BackupRequest, ErrorReply, FileName, FileView, FilesReply, HealthReply, HostAbout,
-    JobCounts, LiveReply, PruneReply, PruneRequest, ReadyReply,
+    BackupRequest, ErrorReply, FileName, FileView, FilesReply, HealthReply, HostAbout, JobCounts,
+    LiveReply, PruneReply, PruneRequest, ReadyReply,
 };
 pub use job::{
     AnswerRequest, CauseView, CodeView, DO_NOT_REDO, JobView, Page, QuestionView, RetryView,

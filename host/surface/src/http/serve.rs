@@ -1,33 +1,61 @@
 //! Connections: who may have one, how many there are, and how they end.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
-use axum::{Router, http::header, response::IntoResponse};
-use hyper::server::conn::http1;
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, header},
+    response::IntoResponse,
+};
+use futures::future::join_all;
+use hyper::{
+    body::Incoming,
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use rustix::process::geteuid;
+use rustls::ServerConfig;
 use tokio::{
-    net::{UnixListener, UnixStream},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     pin,
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 
-use super::{Surface, operated, routes};
+use super::{
+    Surface,
+    guard::{Connected, Guard},
+    operated, routes,
+    stall::Stall,
+};
 use crate::{
     api::Api,
     error::{Failure, Reason},
 };
 
-/// How many connections there are at a time: each follower of a job has one, and a file
-/// descriptor of the host with it.
+/// How many connections there are at a time on a socket: each follower of a job has one,
+/// and a file descriptor of the host with it.
 const CONNECTIONS: usize = 256;
+/// How many there are over the network, where pages and programs follow many jobs, and
+/// each may take 200 KiB: what is read ahead, what waits to be sent, and what encryption
+/// needs of both. The places are those of each door, so that the network takes none of the
+/// socket's, where the operator gets in.
+const TCP_CONNECTIONS: usize = 2_048;
 /// How many more are told that there are too many. Others are closed at once.
 const TURNED_AWAY: usize = 16;
+/// How long it may take until a connection is encrypted.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// How long what is sent may wait with not a byte of it taken: longer than a network fails
+/// for a moment.
+const STALL_TIME: Duration = Duration::from_secs(60);
 /// How long a request's head may take, and how long a connection may be kept with no
 /// request on it.
 const HEAD_TIME: Duration = Duration::from_secs(15);
@@ -39,52 +67,124 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// one may be free again by then.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Where somebody can connect.
+#[derive(Debug)]
+pub enum Door {
+    /// A socket in the file system. Processes of this user, and of root, are the operator
+    /// there; no others are served, whoever else can reach it.
+    Unix(UnixListener),
+    /// A port, where a guard decides who gets in, and as whom.
+    Tcp {
+        /// The port.
+        listener: TcpListener,
+        /// What encrypts, if anything does.
+        tls: Option<Arc<ServerConfig>>,
+        /// The guard.
+        guard: Guard,
+    },
+}
+
+/// Somebody who has connected.
+enum Visitor {
+    Unix(UnixStream),
+    Tcp { stream: TcpStream, connected: Connected, tls: Option<TlsAcceptor>, guard: Guard },
+}
+
+impl Door {
+    fn places(&self) -> usize {
+        match self {
+            Self::Unix(_) => CONNECTIONS,
+            Self::Tcp { .. } => TCP_CONNECTIONS,
+        }
+    }
+
+    /// Lets the next one in that may be.
+    async fn accept(&self) -> io::Result<Visitor> {
+        match self {
+            Self::Unix(listener) => accept_unix(listener).await.map(Visitor::Unix),
+            Self::Tcp { listener, tls, guard } => {
+                let (stream, peer) = listener.accept().await?;
+                // What it says is small and waited for. Where that cannot be had, it only
+                // takes longer.
+                let _ = stream.set_nodelay(true);
+                let connected =
+                    Connected { peer: peer.ip(), local: stream.local_addr()?, tls: tls.is_some() };
+                let (tls, guard) = (tls.clone().map(TlsAcceptor::from), guard.clone());
+                Ok(Visitor::Tcp { stream, connected, tls, guard })
+            }
+        }
+    }
+}
+
+impl From<UnixListener> for Door {
+    fn from(listener: UnixListener) -> Self {
+        Self::Unix(listener)
+    }
+}
+
 /// Serves whoever connects, until the shutdown resolves; those who wait are then
 /// answered with what there is.
-///
-/// Only processes of this user, and of root, are served, whoever else can reach the
-/// socket.
-pub async fn serve(listener: UnixListener, api: Api, shutdown: impl Future<Output = ()>) {
+pub async fn serve(doors: Vec<Door>, api: Api, shutdown: impl Future<Output = ()>) {
     let (close, closing) = watch::channel(false);
-    let service = operated(routes(Surface::new(api, closing.clone())));
+    let routes = routes(Surface::new(api, closing.clone()));
+    let attended = doors.into_iter().map(|door| attend(door, routes.clone(), closing.clone()));
+    let shut = async {
+        shutdown.await;
+        close.send_replace(true);
+    };
+    tokio::join!(join_all(attended), shut);
+}
+
+/// Serves whoever comes in at a door, until the host closes.
+async fn attend(door: Door, routes: Router, closing: watch::Receiver<bool>) {
     let full = Router::new().fallback(turn_away);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Semaphore::new(door.places()));
     let doorstep = Arc::new(Semaphore::new(TURNED_AWAY));
     let mut connections = JoinSet::new();
-    pin!(shutdown);
+    let shut = closed(closing.clone());
+    pin!(shut);
     loop {
         let accepted = tokio::select! {
-            () = &mut shutdown => break,
+            () = &mut shut => break,
             // What has ended is let go of.
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener) => accepted,
+            accepted = door.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok(stream) => stream,
+        let visitor = match accepted {
+            Ok(visitor) => visitor,
             Err(error) => {
                 tracing::warn!("nobody can be let in: {error}");
                 sleep(PAUSE).await;
                 continue;
             }
         };
-        let (service, place) = match places.clone().try_acquire_owned() {
-            Ok(place) => (service.clone(), Some(place)),
-            Err(_) => (full.clone(), doorstep.clone().try_acquire_owned().ok()),
+        let (answering, place) = match places.clone().try_acquire_owned() {
+            Ok(place) => (Answering::Asked(routes.clone()), Some(place)),
+            Err(_) => {
+                let place = doorstep.clone().try_acquire_owned().ok();
+                (Answering::TurnedAway(full.clone()), place)
+            }
         };
         if let Some(place) = place {
-            connections.spawn(converse(stream, service, closing.clone(), place));
+            connections.spawn(receive(visitor, answering, closing.clone(), place));
         }
     }
-    drop(listener);
-    close.send_replace(true);
+    drop(door);
     let all = async { while connections.join_next().await.is_some() {} };
     if timeout(FAREWELL, all).await.is_err() {
         tracing::warn!("connections were cut that did not end in time");
     }
 }
 
-/// Lets the next one in that may be.
-async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
+/// What a connection is answered with.
+enum Answering {
+    /// What it asks for.
+    Asked(Router),
+    /// That there is no place.
+    TurnedAway(Router),
+}
+
+async fn accept_unix(listener: &UnixListener) -> io::Result<UnixStream> {
     loop {
         let (stream, _) = listener.accept().await?;
         // One that is gone already has nothing to ask.
@@ -106,18 +206,90 @@ async fn turn_away() -> impl IntoResponse {
     ([(header::CONNECTION, "close")], Failure::new(Reason::Busy, "too many are connected"))
 }
 
-/// Answers what is asked on a connection.
-async fn converse(
-    stream: UnixStream,
-    service: Router,
+/// Serves somebody who has connected, on whose place that is.
+async fn receive(
+    visitor: Visitor,
+    answering: Answering,
     closing: watch::Receiver<bool>,
     _place: OwnedSemaphorePermit,
 ) {
+    match visitor {
+        Visitor::Unix(stream) => {
+            let entry = match answering {
+                Answering::Asked(routes) => Entry::open(operated(routes)),
+                Answering::TurnedAway(full) => Entry::open(full),
+            };
+            converse(Stall::new(stream, STALL_TIME), entry, closing).await;
+        }
+        Visitor::Tcp { stream, connected, tls, guard } => {
+            let entry = match answering {
+                Answering::Asked(routes) => Entry::guarded(routes, guard, connected),
+                Answering::TurnedAway(full) => Entry::open(full),
+            };
+            let stream = Stall::new(stream, STALL_TIME);
+            let Some(tls) = tls else { return converse(stream, entry, closing).await };
+            let encrypted = tokio::select! {
+                encrypted = timeout(HANDSHAKE_TIME, tls.accept(stream)) => encrypted,
+                // Who has asked nothing yet is owed no answer.
+                () = closed(closing.clone()) => return,
+            };
+            match encrypted {
+                Ok(Ok(stream)) => converse(stream, entry, closing).await,
+                Ok(Err(error)) => tracing::debug!("a connection was not encrypted: {error}"),
+                Err(_) => tracing::debug!("a connection was not encrypted in time"),
+            }
+        }
+    }
+}
+
+/// Who is at the other end of a connection, and what answers.
+struct Entry {
+    routes: TowerToHyperService<Router>,
+    guard: Option<(Guard, Connected)>,
+}
+
+impl Entry {
+    /// Whoever it is may ask.
+    fn open(routes: Router) -> Self {
+        Self { routes: TowerToHyperService::new(routes), guard: None }
+    }
+
+    /// Whom the guard lets in may ask.
+    fn guarded(routes: Router, guard: Guard, connected: Connected) -> Self {
+        Self { routes: TowerToHyperService::new(routes), guard: Some((guard, connected)) }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let request = match &self.guard {
+            None => request.map(Body::new),
+            Some((guard, connected)) => match guard.admit(request, *connected).await {
+                Ok(request) => request,
+                Err(refusal) => return refusal,
+            },
+        };
+        match self.routes.call(request).await {
+            Ok(response) => response,
+            Err(impossible) => match impossible {},
+        }
+    }
+}
+
+/// Answers what is asked on a connection.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    entry: Entry,
+    closing: watch::Receiver<bool>,
+) {
+    let entry = Arc::new(entry);
+    let answer = service_fn(move |request| {
+        let entry = entry.clone();
+        async move { Ok::<_, Infallible>(entry.answer(request).await) }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        .serve_connection(TokioIo::new(stream), answer);
     pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

@@ -70,7 +70,7 @@ impl Host {
         };
         let listener = UnixListener::bind(folder.socket_address()).unwrap();
         let (close, closed) = oneshot::channel();
-        let served = tokio::spawn(serve(listener, api, async {
+        let served = tokio::spawn(serve(vec![listener.into()], api, async {
             let _ = closed.await;
         }));
         for session in ["chat", "other"] {
