@@ -79,7 +79,7 @@ pub use self::{
         Access, Ask, Clocks, Decision, Denial, DirGrant, Egress, EnvGrant, Grant, GrantError,
         Hints, LimitsAsk, Lookup, Manifest, Origin, Peer, PeerError, PeerHost, Policy, PolicyError,
         Ports, Problem, Random, Range, Reach, Rules, Scheme, SecretGrant, SecretSource, Sort,
-        Sources, decide, explain,
+        Sources, decide, document, explain,
     },
     process::{Compiler, compile_if_asked},
     profile::{InvalidProfile, Profile},

@@ -65,19 +65,22 @@ impl fmt::Display for Problem {
 
 /// A value, and the line that says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said<T> {
-    pub(super) value: T,
-    pub(super) line: usize,
+pub struct Said<T> {
+    /// What is said.
+    pub value: T,
+    /// The line, counted from 1.
+    pub line: usize,
 }
 
 /// A key that lists things; `None` where the key is missing.
-pub(super) type List<T> = Option<Said<Vec<Said<T>>>>;
+pub type List<T> = Option<Said<Vec<Said<T>>>>;
 
 /// A value of the file, with where it stands.
-pub(super) type Value<'a> = Spanned<DeValue<'a>>;
+pub type Value<'a> = Spanned<DeValue<'a>>;
 
 /// Reads one file, and collects what is wrong with it.
-pub(super) struct Reader {
+#[derive(Debug)]
+pub struct Reader {
     source: Arc<str>,
     /// Where each line but the first begins.
     breaks: Vec<usize>,
@@ -88,7 +91,11 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Reads the tables of a file of at most that many bytes, as far as it is TOML.
-    pub(super) fn open<'a>(
+    ///
+    /// # Errors
+    ///
+    /// When the file is too large, too deep, or no TOML.
+    pub fn open<'a>(
         text: &'a str,
         source: &str,
         most: usize,
@@ -129,22 +136,22 @@ impl Reader {
     }
 
     /// Returns the name of the file.
-    pub(super) fn source(&self) -> Arc<str> {
+    pub fn source(&self) -> Arc<str> {
         Arc::clone(&self.source)
     }
 
     /// Returns the line at that offset.
-    pub(super) fn line(&self, at: usize) -> usize {
+    pub fn line(&self, at: usize) -> usize {
         self.breaks.partition_point(|start| *start <= at) + 1
     }
 
     /// Returns the line at which something begins.
-    pub(super) fn line_of<T>(&self, spanned: &Spanned<T>) -> usize {
+    pub fn line_of<T>(&self, spanned: &Spanned<T>) -> usize {
         self.line(spanned.span().start)
     }
 
     /// Notes that something is wrong, once.
-    pub(super) fn wrong(&mut self, line: usize, what: impl Into<String>) {
+    pub fn wrong(&mut self, line: usize, what: impl Into<String>) {
         if self.problems.len() == PROBLEMS {
             self.more += 1;
             return;
@@ -156,18 +163,18 @@ impl Reader {
     }
 
     /// Tells whether nothing is wrong so far.
-    pub(super) fn is_right(&self) -> bool {
+    pub fn is_right(&self) -> bool {
         self.problems.is_empty()
     }
 
     /// Returns all that is wrong.
-    pub(super) fn error(mut self) -> PolicyError {
+    pub fn error(mut self) -> PolicyError {
         self.problems.sort_by_key(|problem| problem.line);
         PolicyError { problems: self.problems, more: self.more }
     }
 
     /// Notes that there is no such key, and which may be meant.
-    pub(super) fn unknown(&mut self, span: Range<usize>, key: &str, of: &str, known: &[&str]) {
+    pub fn unknown(&mut self, span: Range<usize>, key: &str, of: &str, known: &[&str]) {
         let line = self.line(span.start);
         if self.problems.len() == PROBLEMS {
             // Nobody reads what might be meant by thousands of keys.
@@ -191,11 +198,7 @@ impl Reader {
     }
 
     /// Returns the table, unless the value is none.
-    pub(super) fn table<'v, 'a>(
-        &mut self,
-        key: &str,
-        value: &'v Value<'a>,
-    ) -> Option<&'v DeTable<'a>> {
+    pub fn table<'v, 'a>(&mut self, key: &str, value: &'v Value<'a>) -> Option<&'v DeTable<'a>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
             self.not_a("a table", key, value);
@@ -204,7 +207,7 @@ impl Reader {
     }
 
     /// Returns the text, unless the value is none.
-    pub(super) fn text<'v>(&mut self, key: &str, value: &'v Value<'_>) -> Option<&'v str> {
+    pub fn text<'v>(&mut self, key: &str, value: &'v Value<'_>) -> Option<&'v str> {
         let text = value.get_ref().as_str();
         if text.is_none() {
             self.not_a("a text", key, value);
@@ -213,7 +216,7 @@ impl Reader {
     }
 
     /// Returns what `read` makes of the text. What it cannot read is told.
-    pub(super) fn read<T>(
+    pub fn read<T>(
         &mut self,
         key: &str,
         value: &Value<'_>,
@@ -224,7 +227,7 @@ impl Reader {
     }
 
     /// Returns what [`FromStr`] makes of the text. What it cannot read is told.
-    pub(super) fn parse<T: FromStr<Err: fmt::Display>>(
+    pub fn parse<T: FromStr<Err: fmt::Display>>(
         &mut self,
         key: &str,
         value: &Value<'_>,
@@ -233,7 +236,7 @@ impl Reader {
     }
 
     /// Returns the entries that can be read, each with its line.
-    pub(super) fn list<T>(
+    pub fn list<T>(
         &mut self,
         key: &str,
         value: &Value<'_>,
@@ -268,7 +271,7 @@ impl Reader {
     }
 
     /// Returns the list of what [`FromStr`] makes of its texts.
-    pub(super) fn parsed<T: FromStr<Err: fmt::Display>>(
+    pub fn parsed<T: FromStr<Err: fmt::Display>>(
         &mut self,
         key: &str,
         value: &Value<'_>,
@@ -277,7 +280,7 @@ impl Reader {
     }
 
     /// Returns the number, unless the value is none that is not negative.
-    pub(super) fn number(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
+    pub fn number(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
         let number = value
             .get_ref()
             .as_integer()
@@ -289,7 +292,7 @@ impl Reader {
     }
 
     /// Returns the size in bytes: a number, or a text as the command line has it.
-    pub(super) fn size(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
+    pub fn size(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
         if value.get_ref().is_integer() {
             return self.number(key, value);
         }
@@ -309,7 +312,7 @@ impl Reader {
     }
 
     /// Returns the duration: a text as the command line has it.
-    pub(super) fn duration(&mut self, key: &str, value: &Value<'_>) -> Option<Duration> {
+    pub fn duration(&mut self, key: &str, value: &Value<'_>) -> Option<Duration> {
         let read = |text: &str| {
             humantime::parse_duration(text).map_err(|_| {
                 format!("`{text}` is no duration; write one such as \"500ms\" or \"60s\"")
@@ -322,6 +325,15 @@ impl Reader {
                 None
             }
         }
+    }
+
+    /// Returns whether it is true, unless the value says neither.
+    pub fn truth(&mut self, key: &str, value: &Value<'_>) -> Option<bool> {
+        let truth = value.get_ref().as_bool();
+        if truth.is_none() {
+            self.not_a("true or false", key, value);
+        }
+        truth
     }
 
     fn not_a(&mut self, wanted: &str, key: &str, value: &Value<'_>) {

@@ -20,6 +20,8 @@ use crate::policy::{
 const POLICY_BYTES: usize = 1 << 20;
 /// How many kinds a policy may have sections for.
 const KINDS: usize = 1000;
+/// The tables of a policy.
+const KEYS: [&str; 4] = ["host", "defaults", "kind", "secret"];
 
 /// What the operator of a host lets tasks reach and use. Cheap to clone.
 ///
@@ -48,6 +50,10 @@ pub enum SecretSource {
 }
 
 impl Policy {
+    /// The tables of the same file that are about the host and not about what tasks get.
+    /// They are left to whoever sets it up: a file that has them alone is no policy.
+    pub const OTHERS: [&str; 4] = ["serve", "mcp", "webhooks", "telemetry"];
+
     /// Reads a policy. `source` is what its lines are called by, and `folder`, an
     /// absolute path, what its paths are relative to.
     ///
@@ -55,7 +61,6 @@ impl Policy {
     ///
     /// All that is wrong with it, each with its line.
     pub fn parse(text: &str, source: &str, folder: &Path) -> Result<Self, PolicyError> {
-        const KEYS: [&str; 4] = ["host", "defaults", "kind", "secret"];
         let (mut reader, table) = Reader::open(text, source, POLICY_BYTES)?;
         let mut file = File {
             source: reader.source(),
@@ -65,6 +70,9 @@ impl Policy {
             kinds: BTreeMap::new(),
             secrets: BTreeMap::new(),
         };
+        let is_other = |key: &str| Self::OTHERS.contains(&key);
+        let has_others_alone =
+            !table.is_empty() && table.iter().all(|(key, _)| is_other(key.get_ref()));
         for (key, value) in &table {
             let line = reader.line_of(key);
             match key.get_ref().as_ref() {
@@ -76,11 +84,16 @@ impl Policy {
                 }
                 "kind" => file.kinds(&mut reader, value, folder),
                 "secret" => file.secrets(&mut reader, value, folder),
-                other => reader.unknown(key.span(), other, "a policy", &KEYS),
+                other if is_other(other) => {}
+                other => {
+                    let known: Vec<&str> = KEYS.into_iter().chain(Self::OTHERS).collect();
+                    reader.unknown(key.span(), other, "a policy", &known);
+                }
             }
         }
         contradictions::tell(&file, &mut reader);
         match reader.is_right() {
+            true if has_others_alone => Ok(Self::default()),
             true => Ok(Self(Some(Arc::new(file)))),
             false => Err(reader.error()),
         }
@@ -300,13 +313,30 @@ file = "local.key"
     }
 
     #[test]
+    fn what_is_about_the_host_alone_is_no_policy() {
+        let is_policy =
+            |text: &str| Policy::parse(text, "p.toml", Path::new("/")).unwrap().is_some();
+        let others = "[serve]\nanything = 1\n[mcp]\n[webhooks]\n[telemetry]\n";
+        assert!(!is_policy(others));
+        assert!(is_policy(&format!("{others}[kind.a]\n")));
+        assert!(is_policy(&format!("{others}[defaults]\n")));
+        // Who writes an empty one has begun with nothing.
+        assert!(is_policy(""));
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_line() {
         let no_names = "private is about the addresses that names stand for, and tcp, udp and http \
                         list no name; an address is granted by listing it there";
         for (text, wanted) in [
             // Keys and types.
             ("[kinds.a]", "1: a policy has no key `kinds`; did you mean `kind`?"),
-            ("x = 1", "1: a policy has no key `x`; it has host, defaults, kind, secret"),
+            (
+                "x = 1",
+                "1: a policy has no key `x`; it has host, defaults, kind, secret, serve, mcp, \
+                 webhooks, telemetry",
+            ),
+            ("[server]", "1: a policy has no key `server`; did you mean `serve`?"),
             ("host = 1", "1: [host] is a number, wanted a table"),
             ("[host]\ntask = 1", "2: [host] has no key `task`; did you mean `tasks`?"),
             ("[kind.a]\ndris = []", "2: [kind.a] has no key `dris`; did you mean `dirs`?"),

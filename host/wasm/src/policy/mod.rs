@@ -7,7 +7,7 @@
 
 mod contradictions;
 mod decide;
-mod document;
+pub mod document;
 mod explain;
 mod file;
 mod grant;
