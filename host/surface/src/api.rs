@@ -1,6 +1,6 @@
 //! What a surface is of.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use backlot_jobs::{DataFolder, Job, JobId, Manager};
 use backlot_registry::{BoxFuture, Catalog, Kind, Registry};
@@ -68,8 +68,14 @@ pub trait HostSide: Send + Sync + 'static {
     fn change_kind(&self, kind: Kind, change: KindChange) -> BoxFuture<'_, Result<(), Failure>>;
 
     /// Ends the host in order, without waiting for that: as if its process had been told
-    /// to terminate.
-    fn shutdown(&self);
+    /// to terminate. Jobs that run may go on for so long, or else as the host is set up;
+    /// returns how long that is.
+    fn shutdown(&self, drain: Option<Duration>) -> Duration;
+
+    /// Returns what does not work as it should and keeps nothing from working, a line each.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Writes a copy of all that is recorded to a path, which is absolute.
     ///

@@ -28,8 +28,8 @@ use crate::{
         EntryReply, EntryRequest, ErrorReply, FileName, FilesQuery, FilesReply, HandQuery,
         HandView, HealthReply, JobView, KindView, KindsReply, ListQuery, LiveReply, LookQuery,
         OutputQuery, OutputReply, Page, PruneReply, PruneRequest, ReadyReply, RollbackRequest,
-        SessionView, SettleReply, SettleRequest, SpawnRequest, StopReply, StopRequest,
-        TaskStopReply, TaskStopRequest, TaskView, TasksQuery, TasksReply,
+        SessionView, SettleReply, SettleRequest, ShutdownReply, ShutdownRequest, SpawnRequest,
+        StopReply, StopRequest, TaskStopReply, TaskStopRequest, TaskView, TasksQuery, TasksReply,
     },
 };
 
@@ -144,9 +144,9 @@ impl Client {
     /// # Errors
     ///
     /// [`ClientError`].
-    pub async fn shutdown(&self) -> Result<(), ClientError> {
-        let asking = Asking::new(Method::POST, "/v1/shutdown".into());
-        self.ask(asking, Some(Duration::ZERO)).await.map(|_| ())
+    pub async fn shutdown(&self, request: &ShutdownRequest) -> Result<ShutdownReply, ClientError> {
+        let asking = Asking::new(Method::POST, "/v1/shutdown".into()).with(json(request)?);
+        self.read(asking, Some(Duration::ZERO)).await
     }
 
     /// Returns a part of the tasks that live, or have ended a while ago.

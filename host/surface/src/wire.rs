@@ -15,7 +15,7 @@ mod task;
 
 pub use host::{
     BackupRequest, ErrorReply, FileName, FileView, FilesReply, HealthReply, HostAbout, JobCounts,
-    LiveReply, PruneReply, PruneRequest, ReadyReply,
+    LiveReply, PruneReply, PruneRequest, ReadyReply, ShutdownReply, ShutdownRequest,
 };
 pub use job::{
     AnswerRequest, CauseView, CodeView, DO_NOT_REDO, JobView, Page, QuestionView, RetryView,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::{Json, extract::State, http::StatusCode};
+use backlot_registry::KindState;
 
 use super::{
     Surface,
@@ -11,7 +12,10 @@ use super::{
 };
 use crate::{
     error::{Failure, Reason},
-    wire::{BackupRequest, HealthReply, LiveReply, PruneReply, PruneRequest, ReadyReply},
+    wire::{
+        BackupRequest, HealthReply, LiveReply, PruneReply, PruneRequest, ReadyReply, ShutdownReply,
+        ShutdownRequest,
+    },
 };
 
 /// Tells that the host answers. Nothing is looked at for it.
@@ -35,9 +39,15 @@ pub(super) async fn ready(State(surface): State<Surface>) -> Result<Json<ReadyRe
 }
 
 /// Has the host end, and does not wait for that.
-pub(super) async fn shutdown(State(surface): State<Surface>, _: Operating) -> StatusCode {
-    surface.api.host.shutdown();
-    StatusCode::ACCEPTED
+pub(super) async fn shutdown(
+    State(surface): State<Surface>,
+    _: Operating,
+    Sent(request): Sent<ShutdownRequest>,
+) -> (StatusCode, Json<ShutdownReply>) {
+    let host = surface.api.host;
+    let drain = host.shutdown(request.drain_ms.map(Duration::from_millis));
+    let drain_ms = u64::try_from(drain.as_millis()).unwrap_or(u64::MAX);
+    (StatusCode::ACCEPTED, Json(ShutdownReply { pid: host.about().pid, drain_ms }))
 }
 
 pub(super) async fn health(
@@ -45,7 +55,10 @@ pub(super) async fn health(
     _: Operating,
 ) -> Result<Json<HealthReply>, Failure> {
     let health = surface.api.manager.health().await?;
-    Ok(Json(HealthReply::of(surface.api.host.about(), health)))
+    let kinds = surface.api.catalog.kinds();
+    let serving = kinds.iter().filter(|kind| kind.state == KindState::Serving).count();
+    let host = surface.api.host;
+    Ok(Json(HealthReply::of(host.about(), health).with(serving, host.warnings())))
 }
 
 pub(super) async fn prune(

@@ -29,6 +29,9 @@ pub struct HostAbout {
     /// Its policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Where it listens beside the socket in its data folder, as URLs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
     /// Since when it runs.
     pub since_ms: u64,
 }
@@ -47,13 +50,45 @@ pub struct HealthReply {
     pub trouble: Option<String>,
     /// Reports that panicked.
     pub report_panics: u64,
+    /// How many kinds tasks can be started of.
+    #[serde(default)]
+    pub kinds: usize,
+    /// What does not work as it should and keeps nothing from working, a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl HealthReply {
     pub(crate) fn of(host: HostAbout, health: Health) -> Self {
         let Health { census, unwritten, trouble, report_panics } = health;
-        Self { host, jobs: JobCounts::of(census), unwritten, trouble, report_panics }
+        let jobs = JobCounts::of(census);
+        Self { host, jobs, unwritten, trouble, report_panics, ..Self::default() }
     }
+
+    /// Returns it with what there is to say of kinds and of the host itself.
+    #[must_use]
+    pub(crate) fn with(self, kinds: usize, warnings: Vec<String>) -> Self {
+        Self { kinds, warnings, ..self }
+    }
+}
+
+/// Asks for the host's end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShutdownRequest {
+    /// How long jobs that run may go on before they are stopped; as the host is set up
+    /// where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_ms: Option<u64>,
+}
+
+/// The host is going to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShutdownReply {
+    /// The number of its process.
+    pub pid: u32,
+    /// How long jobs that run may go on before they are stopped.
+    pub drain_ms: u64,
 }
 
 /// The host answers.
@@ -233,6 +268,7 @@ mod tests {
             program: "backlot 0.1.0".into(),
             plugins: Some("/plugins".into()),
             policy: None,
+            addresses: vec!["http://127.0.0.1:7420".into()],
             since_ms: 5,
         };
         let census = Census {
@@ -246,13 +282,16 @@ mod tests {
         let trouble = Some("no space".to_owned());
         let health = Health { census, unwritten: 6, trouble, report_panics: 7 };
         check(
-            &HealthReply::of(host, health),
+            &HealthReply::of(host, health).with(8, vec!["slow".into()]),
             r#"
 {
   "host": {
     "pid": 7,
     "program": "backlot 0.1.0",
     "plugins": "/plugins",
+    "addresses": [
+      "http://127.0.0.1:7420"
+    ],
     "since_ms": 5
   },
   "jobs": {
@@ -265,7 +304,11 @@ mod tests {
   },
   "unwritten": 6,
   "trouble": "no space",
-  "report_panics": 7
+  "report_panics": 7,
+  "kinds": 8,
+  "warnings": [
+    "slow"
+  ]
 }"#,
         );
     }
@@ -274,6 +317,14 @@ mod tests {
     fn that_it_lives_and_takes_work() {
         check(&LiveReply { live: true }, "{\n  \"live\": true\n}");
         check(&ReadyReply { ready: true }, "{\n  \"ready\": true\n}");
+    }
+
+    #[test]
+    fn a_host_is_asked_to_end() {
+        check(&ShutdownRequest { drain_ms: Some(1) }, "{\n  \"drain_ms\": 1\n}");
+        check(&ShutdownRequest::default(), "{}");
+        let reply = ShutdownReply { pid: 7, drain_ms: 1 };
+        check(&reply, "{\n  \"pid\": 7,\n  \"drain_ms\": 1\n}");
     }
 
     #[test]

@@ -359,8 +359,9 @@ impl HostSide for Side {
         })
     }
 
-    fn shutdown(&self) {
+    fn shutdown(&self, drain: Option<Duration>) -> Duration {
         self.script.ending.notify_one();
+        drain.unwrap_or_default()
     }
 
     fn backup(&self, to: PathBuf) -> BoxFuture<'_, Result<(), Failure>> {

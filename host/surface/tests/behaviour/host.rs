@@ -1,6 +1,6 @@
 //! The host itself: whether it lives and takes work, and its end.
 
-use backlot_surface::wire::{LiveReply, ReadyReply};
+use backlot_surface::wire::{LiveReply, ReadyReply, ShutdownReply, ShutdownRequest};
 
 use crate::harness::{Host, code, of_kind, raw};
 
@@ -20,8 +20,10 @@ async fn a_host_tells_whether_it_takes_work() {
 async fn the_operator_ends_the_host() {
     let host = Host::start().await;
     let session = host.client().await.for_session("chat");
-    assert_eq!(code(session.shutdown().await), "forbidden");
-    host.client().await.shutdown().await.unwrap();
+    let request = ShutdownRequest { drain_ms: Some(7) };
+    assert_eq!(code(session.shutdown(&request).await), "forbidden");
+    let reply = host.client().await.shutdown(&request).await.unwrap();
+    assert_eq!(reply, ShutdownReply { pid: 7, drain_ms: 7 });
     host.script.ending.notified().await;
 }
 
