@@ -13,10 +13,12 @@ use std::{
 use backlot_wasm::{DirGrant, EnvGrant, GrantError, Origin, Peer, Policy, Profile, Range};
 use clap::{Args, Parser, Subcommand};
 
+mod daemon;
 mod jobs;
 
-pub(crate) use self::jobs::{
-    Answer, AsJob, Backup, Files, Logs, Prune, Ps, Restore, Retry, Rm, Show, Stop, Wait,
+pub(crate) use self::{
+    daemon::{Serve, Shutdown, Status},
+    jobs::{Answer, AsJob, Backup, Files, Logs, Prune, Ps, Restore, Retry, Rm, Show, Stop, Wait},
 };
 use crate::{
     commands::{self, Verb},
@@ -25,6 +27,7 @@ use crate::{
     exit::Exit,
     policy::{PolicyFileError, read_policy},
     render,
+    settings::Settings,
 };
 
 /// How long the process stays for a stderr that nobody reads, once it has
@@ -110,6 +113,11 @@ impl Common {
         named(self.policy.as_deref(), "BACKLOT_POLICY").or_else(config::default_policy)
     }
 
+    /// Reads how a host is set up that stays. Without a file that is as by default.
+    pub(crate) fn settings(&self) -> Result<Settings, PolicyFileError> {
+        self.policy_file().map_or_else(|| Ok(Settings::default()), |file| Settings::read(&file))
+    }
+
     /// Reads the policy. Without a file there is none.
     pub(crate) fn policy(&self) -> Result<Policy, PolicyFileError> {
         self.policy_file().map_or_else(|| Ok(Policy::default()), |file| read_policy(&file))
@@ -125,6 +133,9 @@ fn named(flag: Option<&Path>, variable: &str) -> Option<PathBuf> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Serve(Box<Serve>),
+    Status(Status),
+    Shutdown(Shutdown),
     Ps(Ps),
     Show(Show),
     Logs(Logs),
@@ -662,7 +673,8 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
     own.iter().find_map(|word| match word.to_str()? {
         "run" | "dev" => Some(Verb::Run),
         "ps" | "show" | "logs" | "wait" | "stop" | "retry" | "answer" | "files" | "rm"
-        | "prune" => Some(Verb::Job),
+        | "prune" | "serve" | "shutdown" => Some(Verb::Job),
+        "status" => Some(Verb::Status),
         "kinds" => Some(Verb::Kinds),
         "doctor" => Some(Verb::Doctor),
         "check" => Some(Verb::Check),

@@ -1,17 +1,25 @@
 //! This process as the host of a data folder: it runs the folder's jobs, and answers at
 //! its socket.
 
-use std::{io, os::unix::fs::PermissionsExt as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
 
 use backlot_jobs::{HoldError, Job, JobId, Recovered};
 use backlot_registry::{BoxFuture, Kind, SurfaceGuard};
 use backlot_surface::{
-    Api, Failure, HostSide, KindChange, Reason, mcp, serve,
+    Api, BindRefused, Door, Failure, Guard, HostSide, KindChange, ListenError, Reason, TlsError,
+    TokenError, Tokens, Warning, listen_tcp, may_bind, mcp, tls_config,
     wire::{HostAbout, SpawnRequest},
 };
 use backlot_wasm::{DrainError, Plugins, RollbackError, chain};
+use rustls::ServerConfig;
 use tokio::{
-    net::UnixListener,
+    net::{TcpListener, UnixListener},
     sync::{Notify, oneshot},
     task::JoinHandle,
 };
@@ -21,6 +29,8 @@ use crate::{
     host::{Host, HostError},
     jobs::{Jobs, JobsConfig, JobsError},
     numbers::Numbers,
+    service::Inherited,
+    settings::Serve,
 };
 
 /// How long endings are waited for to be written once all runs have ended.
@@ -32,9 +42,15 @@ const PART: Duration = Duration::from_secs(1);
 /// host finds it interrupted; [`Holding::end`] ends it in order.
 pub struct Holding {
     jobs: Arc<Jobs>,
-    host: Host,
+    host: Arc<Host>,
     recovered: Recovered,
-    asked_to_end: Arc<Notify>,
+    about: HostAbout,
+    api: Api,
+    asked_to_end: Arc<Asked>,
+    warnings: Vec<String>,
+    token: Option<PathBuf>,
+    /// Whether the socket in the data folder was made by this process.
+    is_own_socket: bool,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<()>,
     _surface: SurfaceGuard,
@@ -49,6 +65,21 @@ pub enum HoldingError {
     /// The folder or what is in it cannot be used, or another host holds it.
     #[error(transparent)]
     Jobs(#[from] JobsError),
+    /// It may or can not listen there.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// What it was to prove its name with is no use.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The tokens cannot be used.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// It cannot be called so.
+    #[error(transparent)]
+    Name(#[from] Failure),
+    /// A socket that was handed over cannot be used.
+    #[error("a socket that the service manager made: {0}")]
+    Inherited(#[from] io::Error),
     /// The socket could not be made.
     #[error("the socket {}: {source}", .path.display())]
     Socket {
@@ -59,10 +90,50 @@ pub enum HoldingError {
     },
 }
 
+impl From<BindRefused> for HoldingError {
+    fn from(refused: BindRefused) -> Self {
+        Self::Listen(refused.into())
+    }
+}
+
 impl HoldingError {
     /// Tells whether another host holds the folder.
     pub fn is_held(&self) -> bool {
         matches!(self, Self::Jobs(JobsError::Hold(HoldError::Held { .. })))
+    }
+}
+
+/// How a process is set up as the host of a data folder.
+#[derive(Debug)]
+pub struct HoldingConfig {
+    /// The host.
+    pub host: Config,
+    /// Its jobs, and the data folder.
+    pub jobs: JobsConfig,
+    /// The file that has the policy.
+    pub policy: Option<PathBuf>,
+    /// What it is, for whoever asks who shows its tasks.
+    pub name: String,
+    /// How it is shown to models.
+    pub mcp: mcp::Options,
+    /// Where it listens beside the socket in the data folder, and how it ends.
+    pub serve: Serve,
+    /// Sockets that others made for it.
+    pub inherited: Inherited,
+}
+
+impl HoldingConfig {
+    /// Returns the defaults for a data folder: a host that listens nowhere else.
+    pub fn new(data: impl Into<PathBuf>, name: impl Into<String>) -> Self {
+        Self {
+            host: Config::default(),
+            jobs: JobsConfig::new(data),
+            policy: None,
+            name: name.into(),
+            mcp: mcp::Options::default(),
+            serve: Serve { listen: Some(Vec::new()), ..Serve::default() },
+            inherited: Inherited::default(),
+        }
     }
 }
 
@@ -74,34 +145,37 @@ impl Holding {
     /// # Errors
     ///
     /// [`HoldingError`], with nothing changed.
-    pub async fn start(
-        config: Config,
-        jobs: JobsConfig,
-        policy: Option<PathBuf>,
-        name: &str,
-    ) -> Result<Self, HoldingError> {
-        let plugins = absolute(config.plugins.clone());
+    pub async fn start(config: HoldingConfig) -> Result<Self, HoldingError> {
+        let HoldingConfig { host, jobs, policy, name, mcp, serve, inherited } = config;
+        let plugins = absolute(host.plugins.clone());
+        // One that says nothing of tasks judges nothing.
+        let policy = policy.filter(|_| host.policy.is_some());
         // What does not fit into memory is as safe as the rest there, and as private.
         let spill = jobs.data.join("spill");
         let numbers = Numbers::new(jobs.data.join("numbers"));
-        let host = Host::start_counting(Config { spill, ..config }, Some(numbers.clone()))?;
+        let host = Host::start_counting(Config { spill, ..host }, Some(numbers.clone()))?;
+        let host = Arc::new(host);
         let surface = host.registry().attach_surface(name);
         let (jobs, recovered) = Jobs::open_counting(&host, jobs, Some(numbers)).await?;
         let jobs = Arc::new(jobs);
-        let listener = listen(&jobs)?;
+        let Listeners { doors, is_own_socket, addresses, warnings, token } =
+            Listeners::open(&jobs, &serve, inherited).await?;
         let about = HostAbout {
             pid: std::process::id(),
             program: concat!("backlot ", env!("CARGO_PKG_VERSION")).to_owned(),
             plugins: Some(plugins.display().to_string()),
             policy: policy.map(|policy| absolute(policy).display().to_string()),
+            addresses,
             since_ms: jobs.manager().now_ms(),
         };
-        let asked_to_end = Arc::new(Notify::new());
+        let asked_to_end = Arc::new(Asked { drain: Mutex::new(serve.drain), ..Asked::default() });
         let side = Side {
             jobs: jobs.clone(),
+            host: Arc::downgrade(&host),
             plugins: host.plugins().clone(),
             asked_to_end: asked_to_end.clone(),
-            about,
+            about: about.clone(),
+            warnings: warnings.clone(),
         };
         let api = Api {
             manager: jobs.manager().clone(),
@@ -109,22 +183,25 @@ impl Holding {
             registry: host.registry().clone(),
             catalog: Arc::new(host.catalog().clone()),
             feed: jobs.feed().clone(),
-            mcp: mcp::Options::default(),
+            mcp,
             host: Arc::new(side),
         };
         let (stop, stopped) = oneshot::channel();
-        let server = tokio::spawn(async move {
-            let stopped = async {
-                // Also when whoever could say so is gone.
-                let _ = stopped.await;
-            };
-            serve(vec![listener.into()], api, stopped).await;
-        });
+        let stopped = async {
+            // Also when whoever could say so is gone.
+            let _ = stopped.await;
+        };
+        let server = tokio::spawn(backlot_surface::serve(doors, api.clone(), stopped));
         Ok(Self {
             jobs,
             host,
             recovered,
+            about,
+            api,
             asked_to_end,
+            warnings,
+            token,
+            is_own_socket,
             stop: Some(stop),
             server,
             _surface: surface,
@@ -146,9 +223,57 @@ impl Holding {
         &self.recovered
     }
 
+    /// Returns which host this is.
+    pub fn about(&self) -> &HostAbout {
+        &self.about
+    }
+
+    /// Returns what there is to say of where it listens, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Returns the file with the operator's token, where it listens at a port.
+    pub fn token(&self) -> Option<&Path> {
+        self.token.as_deref()
+    }
+
+    /// Returns what its surfaces are of.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
     /// Waits until somebody who is connected and may do so asks for the host's end.
     pub async fn asked_to_end(&self) {
-        self.asked_to_end.notified().await;
+        self.asked_to_end.notify.notified().await;
+    }
+
+    /// Returns how long jobs that run may go on when the host ends: as long as whoever
+    /// asked for its end has said, or else as it is set up.
+    pub fn drain_time(&self) -> Duration {
+        *lock(&self.asked_to_end.drain)
+    }
+
+    /// Begins nothing from now on, and waits until no job runs any more, or for that long.
+    /// `tell` is told how many still do, at first and whenever that changes.
+    pub async fn drain(&self, bound: Duration, mut tell: impl FnMut(u64)) {
+        self.jobs.refuse();
+        let drained = async {
+            let mut told = None;
+            loop {
+                // Made before the look, so that no change falls between.
+                let changed = self.jobs.changed();
+                let Ok(census) = self.jobs.census().await else { return };
+                if census.working == 0 {
+                    return;
+                }
+                if told.replace(census.working) != Some(census.working) {
+                    tell(census.working);
+                }
+                changed.await;
+            }
+        };
+        let _ = tokio::time::timeout(bound, drained).await;
     }
 
     /// Ends every run by the stop ladder, writes down how each has ended, and gives the
@@ -160,13 +285,109 @@ impl Holding {
         }
         let _ = tokio::time::timeout(PART, &mut self.server).await;
         self.server.abort();
-        // Nobody finds what is not there any more.
-        let _ = self.jobs.held().clear_socket();
+        if self.is_own_socket {
+            // Nobody finds what is not there any more.
+            let _ = self.jobs.held().clear_socket();
+        }
         if let Err(error) = self.jobs.store().close().await {
             tracing::warn!("the store was not closed in order: {error}");
         }
         written
     }
+}
+
+/// Where a host listens.
+struct Listeners {
+    doors: Vec<Door>,
+    is_own_socket: bool,
+    /// The addresses beside the socket in the data folder, as URLs.
+    addresses: Vec<String>,
+    warnings: Vec<String>,
+    /// The file with the operator's token, where one is asked for.
+    token: Option<PathBuf>,
+}
+
+impl Listeners {
+    async fn open(jobs: &Jobs, serve: &Serve, inherited: Inherited) -> Result<Self, HoldingError> {
+        // First what may fail for what was said, then what leaves something behind.
+        let tls = serve.tls.as_ref().map(|tls| tls_config(&tls.cert, &tls.key)).transpose()?;
+        let (mut tcp, warnings) = bind(serve, tls.is_some()).await?;
+        let (unix, is_own_socket) = sockets(jobs, inherited.unix)?;
+        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        for listener in inherited.tcp {
+            let address = listener.local_addr().and_then(|address| {
+                listener.set_nonblocking(true)?;
+                tcp.push(TcpListener::from_std(listener)?);
+                Ok(address)
+            });
+            let warning = may_bind(address?, tls.is_some(), serve.allow_plain_http)?;
+            warnings.extend(warning.map(|warning| warning.to_string()));
+        }
+        let mut listeners = Self {
+            doors: unix.into_iter().map(Door::Unix).collect(),
+            is_own_socket,
+            addresses: Vec::new(),
+            warnings,
+            token: None,
+        };
+        if !tcp.is_empty() {
+            listeners.add(tcp, jobs, serve, tls.as_ref())?;
+        }
+        Ok(listeners)
+    }
+
+    /// Adds ports, where whoever asks needs a token.
+    fn add(
+        &mut self,
+        ports: Vec<TcpListener>,
+        jobs: &Jobs,
+        serve: &Serve,
+        tls: Option<&Arc<ServerConfig>>,
+    ) -> Result<(), HoldingError> {
+        let tokens = Tokens::open(jobs.folder())?;
+        self.token = Some(tokens.ensure_operator()?);
+        let guard = Guard::new(tokens).with_names(serve.hosts.iter().map(String::as_str))?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        for listener in ports {
+            self.addresses.push(format!("{scheme}://{}", listener.local_addr()?));
+            self.doors.push(Door::Tcp { listener, tls: tls.cloned(), guard: guard.clone() });
+        }
+        Ok(())
+    }
+}
+
+/// Makes the ports that somebody named, all or none of them.
+async fn bind(
+    serve: &Serve,
+    has_tls: bool,
+) -> Result<(Vec<TcpListener>, Vec<Warning>), ListenError> {
+    let (mut listeners, mut warnings) = (Vec::new(), Vec::new());
+    for address in serve.listen.iter().flatten() {
+        let bound = listen_tcp(&address.to_string(), has_tls, serve.allow_plain_http).await?;
+        listeners.extend(bound.listeners);
+        warnings.extend(bound.warnings);
+    }
+    Ok((listeners, warnings))
+}
+
+/// Returns the sockets in the file system, that of the data folder among them, and whether
+/// it was made for this.
+fn sockets(
+    jobs: &Jobs,
+    inherited: Vec<std::os::unix::net::UnixListener>,
+) -> Result<(Vec<UnixListener>, bool), HoldingError> {
+    let socket = jobs.folder().socket();
+    let mut is_own = true;
+    let mut sockets = Vec::with_capacity(inherited.len() + 1);
+    for listener in inherited {
+        is_own &= listener.local_addr()?.as_pathname() != Some(&socket);
+        listener.set_nonblocking(true)?;
+        sockets.push(UnixListener::from_std(listener)?);
+    }
+    if is_own {
+        sockets.push(listen(jobs)?);
+    }
+    Ok((sockets, is_own))
 }
 
 /// Makes the socket, for this user alone.
@@ -186,12 +407,27 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
+/// Whether somebody has asked for the host's end.
+#[derive(Default)]
+struct Asked {
+    notify: Notify,
+    drain: Mutex<Duration>,
+}
+
+fn lock(drain: &Mutex<Duration>) -> MutexGuard<'_, Duration> {
+    drain.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What only the host can do for its surface.
 struct Side {
     jobs: Arc<Jobs>,
+    /// It goes with whoever holds the folder, however long others hold on to this.
+    host: Weak<Host>,
     plugins: Plugins,
-    asked_to_end: Arc<Notify>,
+    asked_to_end: Arc<Asked>,
     about: HostAbout,
+    /// What there is to say of where it listens.
+    warnings: Vec<String>,
 }
 
 impl HostSide for Side {
@@ -249,9 +485,20 @@ impl HostSide for Side {
         })
     }
 
-    fn shutdown(&self) {
+    fn shutdown(&self, drain: Option<Duration>) -> Duration {
+        let bound = {
+            let mut bound = lock(&self.asked_to_end.drain);
+            *bound = drain.unwrap_or(*bound);
+            *bound
+        };
         // Kept for whoever waits next, where nobody does yet.
-        self.asked_to_end.notify_one();
+        self.asked_to_end.notify.notify_one();
+        bound
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let of_host = self.host.upgrade().map(|host| host.health().warnings);
+        self.warnings.iter().cloned().chain(of_host.into_iter().flatten()).collect()
     }
 
     fn backup(&self, to: PathBuf) -> BoxFuture<'_, Result<(), Failure>> {

@@ -60,14 +60,13 @@
 //! use std::time::Duration;
 //!
 //! use backlot::{
-//!     Config, Holding, JobsConfig,
+//!     Holding, HoldingConfig,
 //!     backlot_jobs::{Hand, Spawn},
 //!     registry::{Caller, Kind},
 //! };
 //!
 //! # async fn embed() -> Result<(), Box<dyn std::error::Error>> {
-//! let jobs = JobsConfig::new("/var/lib/mine");
-//! let holding = Holding::start(Config::default(), jobs, None, "mine").await?;
+//! let holding = Holding::start(HoldingConfig::new("/var/lib/mine", "mine")).await?;
 //! let manager = holding.jobs().manager();
 //! manager.open_session("chat".into()).await?;
 //! let input = r#"{"count":3,"every_ms":100}"#;
@@ -160,6 +159,8 @@ mod jobs;
 mod numbers;
 mod policy;
 mod render;
+mod service;
+mod settings;
 mod shelf;
 mod spill;
 mod threads;
@@ -169,10 +170,12 @@ pub use self::{
     cli::main,
     config::{Config, ConfigError, Reload},
     exit::Exit,
-    holding::{Holding, HoldingError},
+    holding::{Holding, HoldingConfig, HoldingError},
     host::{Health, Host, HostError},
     jobs::{Jobs, JobsConfig, JobsError},
     policy::{PolicyFileError, read_policy, sources},
+    service::Inherited,
+    settings::{DEFAULT_ADDRESS, Serve, Settings, Telemetry, Tls, Webhooks},
 };
 pub use backlot_jobs;
 pub use backlot_registry as registry;

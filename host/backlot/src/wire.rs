@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
+use backlot_jobs::{DataFolder, Recovered};
 use backlot_registry::{Channel, Kind, Snapshot};
-use backlot_surface::wire::{ErrorReply, JobView};
+use backlot_surface::wire::{ErrorReply, HealthReply, HostAbout, JobView};
 use backlot_wasm::{Description, Reach};
 use serde::Serialize;
 
-use crate::shelf::Kept;
+use crate::{holding::Holding, shelf::Kept};
 
 /// Returns the value as a line of JSON.
 pub(crate) fn line(value: &impl Serialize) -> String {
@@ -78,6 +79,88 @@ pub(crate) enum Event {
         error: String,
         exit: u8,
     },
+}
+
+/// One line of `backlot serve --json`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(crate) enum HostEvent<'a> {
+    Serving {
+        host: &'a HostAbout,
+        data: String,
+        socket: String,
+        recovered: Found,
+    },
+    Ending {
+        why: &'a str,
+        drain_ms: u64,
+    },
+    Ended {
+        /// Whether all endings were.
+        written: bool,
+    },
+}
+
+impl<'a> HostEvent<'a> {
+    pub(crate) fn serving(holding: &'a Holding) -> Self {
+        let folder = holding.jobs().folder();
+        let Recovered { interrupted, cancelled, queued, owed } = *holding.recovered();
+        Self::Serving {
+            host: holding.about(),
+            data: folder.path().display().to_string(),
+            socket: folder.socket().display().to_string(),
+            recovered: Found { interrupted, cancelled, queued, owed },
+        }
+    }
+}
+
+/// The jobs that a host found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Found {
+    interrupted: usize,
+    cancelled: usize,
+    queued: usize,
+    owed: usize,
+}
+
+/// The document of `backlot status --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct HostStatus<'a> {
+    running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    socket: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    health: Option<&'a HealthReply>,
+    /// Why nothing is told of a host.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    refusal: Option<Refusal>,
+}
+
+impl<'a> HostStatus<'a> {
+    pub(crate) fn running(folder: &DataFolder, health: &'a HealthReply) -> Self {
+        Self {
+            running: true,
+            data: Some(folder.path().display().to_string()),
+            socket: Some(folder.socket().display().to_string()),
+            health: Some(health),
+            refusal: None,
+        }
+    }
+
+    pub(crate) fn none(data: Option<&Path>, refusal: Refusal) -> Self {
+        let data = data.map(|data| data.display().to_string());
+        Self { running: false, data, socket: None, health: None, refusal: Some(refusal) }
+    }
+}
+
+/// The document of `backlot shutdown --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct HostEnd {
+    pub(crate) pid: u32,
+    pub(crate) drain_ms: u64,
+    pub(crate) ended: bool,
 }
 
 /// Where a piece of output comes from.

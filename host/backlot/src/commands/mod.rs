@@ -11,7 +11,10 @@ mod man;
 mod plugin;
 mod policy;
 mod run;
+mod serve;
+mod shutdown;
 mod start;
+mod status;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -28,8 +31,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Run,
-    /// A verb on jobs.
+    /// A verb on jobs, or one that has a host begin or end.
     Job,
+    Status,
     Kinds,
     Check,
     Doctor,
@@ -47,6 +51,7 @@ impl Verb {
         match self {
             Self::Run => wire::line(&wire::Event::Refused { error, exit }),
             Self::Job => wire::line(&jobs::misunderstood(error)),
+            Self::Status => wire::line(&wire::HostStatus::none(None, jobs::misunderstood(error))),
             Self::Kinds => wire::line(&wire::Kinds::refused(None, error)),
             Self::Check => wire::line(&wire::Report { files: Vec::new(), error: Some(error) }),
             Self::Doctor => wire::line(&wire::Checkup::refused(error)),
@@ -61,6 +66,9 @@ impl Verb {
 pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
     let ended = match cli.command {
         Command::Run(run) => run::run(*run, &cli.common, console).await,
+        Command::Serve(serve) => serve::serve(*serve, &cli.common, console).await,
+        Command::Status(status) => status::status(status, &cli.common, console).await,
+        Command::Shutdown(shutdown) => shutdown::shutdown(shutdown, &cli.common, console).await,
         Command::Ps(ps) => jobs::ps::ps(ps, &cli.common, console).await,
         Command::Show(show) => jobs::show::show(show, &cli.common, console).await,
         Command::Logs(logs) => jobs::logs::logs(logs, &cli.common, console).await,

@@ -58,6 +58,11 @@ impl Told {
         wire::Problem::of(&self.reply)
     }
 
+    /// Returns what programs are told where that is all there is to tell.
+    pub(in crate::commands) fn refusal(&self) -> wire::Refusal {
+        wire::Refusal::of(&self.reply)
+    }
+
     /// Returns what it says, in a line.
     pub(super) fn line(&self) -> String {
         let ErrorReply { detail, hint, .. } = &self.reply;

@@ -102,7 +102,7 @@ fn said(job: &JobView, now_ms: u64) -> String {
 }
 
 /// Returns a time as people say it: `12s`, `5m`, `3h`, `2d`.
-pub(super) fn age(ms: u64) -> String {
+pub(in crate::commands) fn age(ms: u64) -> String {
     let secs = ms / 1_000;
     match secs {
         0..60 => format!("{secs}s"),
@@ -112,7 +112,7 @@ pub(super) fn age(ms: u64) -> String {
     }
 }
 
-pub(super) fn now_ms() -> u64 {
+pub(in crate::commands) fn now_ms() -> u64 {
     let since: Duration = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

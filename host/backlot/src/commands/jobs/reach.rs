@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::Told;
 use crate::{
     cli::Common,
-    holding::{Holding, HoldingError},
+    holding::{Holding, HoldingConfig, HoldingError},
     jobs::JobsConfig,
     render,
 };
@@ -89,9 +89,19 @@ pub(super) struct Acting {
 }
 
 /// Returns the data folder, which is made if need be.
-pub(super) fn folder(common: &Common) -> Result<DataFolder, Told> {
+pub(in crate::commands) fn folder(common: &Common) -> Result<DataFolder, Told> {
     let path = common.data().ok_or_else(no_home)?;
     DataFolder::open(&path).map_err(|error| unusable(&error))
+}
+
+/// Returns the data folder, if there is one.
+pub(in crate::commands) fn existing(common: &Common) -> Result<Option<DataFolder>, Told> {
+    let path = common.data().ok_or_else(no_home)?;
+    match DataFolder::find(&path) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(FolderError::Missing { .. }) => Ok(None),
+        Err(error) => Err(unusable(&error)),
+    }
 }
 
 /// Returns the data folder, which has to be there.
@@ -113,12 +123,7 @@ fn no_home() -> Told {
 
 /// Returns what can be looked at. Nothing is made or changed.
 pub(super) async fn look(common: &Common) -> Result<Looking, Told> {
-    let path = common.data().ok_or_else(no_home)?;
-    let folder = match DataFolder::find(&path) {
-        Ok(folder) => folder,
-        Err(FolderError::Missing { .. }) => return Ok((Reach::Nothing, None)),
-        Err(error) => return Err(unusable(&error)),
-    };
+    let Some(folder) = existing(common)? else { return Ok((Reach::Nothing, None)) };
     match Client::connect(&folder.socket_address()).await {
         Ok(client) => return Ok((Reach::Host(client), Some(folder))),
         Err(ClientError::NoHost { .. }) => {}
@@ -169,7 +174,7 @@ pub(super) enum Stays {
 
 /// How many instances a host of jobs has room for: one for each job that may be live, and
 /// some to describe what is loaded meanwhile.
-const INSTANCES: u32 = 1_100;
+pub(in crate::commands) const INSTANCES: u32 = 1_100;
 
 /// Why this process does not hold the folder.
 enum Held {
@@ -188,7 +193,13 @@ async fn hold(
         config.map_err(|error| Held::Told(Told::new(Reason::Invalid, error.to_string())))?;
     let mut jobs = JobsConfig::new(folder.path());
     jobs.manager.starts_waiting = stays == Stays::WhileJobsRun;
-    match Holding::start(config, jobs, common.policy_file(), name).await {
+    let config = HoldingConfig {
+        host: config,
+        jobs,
+        policy: common.policy_file(),
+        ..HoldingConfig::new(folder.path(), name)
+    };
+    match Holding::start(config).await {
         Ok(holding) => Ok(holding),
         Err(error) if error.is_held() => Err(Held::ByOther(refused(&error))),
         Err(error) => Err(Held::Told(refused(&error))),
@@ -196,7 +207,7 @@ async fn hold(
 }
 
 /// Nothing was started.
-fn refused(error: &HoldingError) -> Told {
+pub(in crate::commands) fn refused(error: &HoldingError) -> Told {
     Told::new(Reason::Refused, render::chain(error))
 }
 

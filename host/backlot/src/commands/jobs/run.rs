@@ -112,7 +112,12 @@ async fn prepare(mut args: Run, common: &Common, console: &Console) -> Result<Pr
         let plugins = common.config(0).plugins;
         request.expects = Some(Expects {
             plugins: Some(absolute(&plugins)?),
-            policy: common.policy_file().map(|file| absolute(&file)).transpose()?,
+            // One that says nothing of tasks judges nothing, as the host has it too.
+            policy: common
+                .policy_file()
+                .filter(|_| policy.is_some())
+                .map(|file| absolute(&file))
+                .transpose()?,
         });
         // A host that breaks off may have begun it, so that it is asked for under a key.
         if request.key.is_none() {
