@@ -17,7 +17,7 @@ portable := "-p backlot-sdk -p grep -p checksum -p pipeline -p loop-until"
 producers := "-p ticker -p grep -p checksum -p noop -p pipeline -p loop-until -p faulty"
 
 # What only the tests run.
-fixtures := "-p backlot-programs -p async-command -p printed -p pour"
+fixtures := "-p backlot-programs -p async-command -p printed -p pour -p conformance"
 
 # A toolchain that rustup cannot complete is completed by `setup`, not by rustup.
 export RUSTUP_AUTO_INSTALL := "0"
@@ -43,6 +43,10 @@ plugins: setup
         mv "{{ kinds }}/.$kind.new" "{{ kinds }}/$kind.wasm"; \
     done
 
+# Bring the clients of MCP and HTTP that others wrote and the tests run, where that is possible
+clients:
+    @tests/clients/install.sh "{{ target }}/clients"
+
 # Build everything and search this source tree with a sandboxed component
 demo: plugins
     cargo build --quiet {{ host }}
@@ -55,7 +59,7 @@ demo-swap: plugins
     cargo run --quiet -p backlot --example swap -- "{{ kinds }}/ticker.wasm"
 
 # Run every test
-test: plugins
+test: plugins clients
     cargo build --quiet {{ guest }} {{ fixtures }}
     cargo build --quiet {{ host }}
     cargo test --quiet --doc {{ host }}

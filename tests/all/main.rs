@@ -11,6 +11,7 @@ mod broken;
 mod cache;
 mod capacity;
 mod cli;
+mod clients;
 mod commands;
 mod contract;
 mod crashes;

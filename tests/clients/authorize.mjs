@@ -37,7 +37,7 @@ http.request = (options, ...rest) =>
 const undici = createRequire(process.argv[1])("undici");
 undici.setGlobalDispatcher(
   undici.getGlobalDispatcher().compose((dispatch) => (options, handler) => {
-    const headers = { ...options.headers, authorization };
-    return dispatch({ ...options, headers: options.origin === server ? headers : options.headers }, handler);
+    if (String(options.origin) !== server) return dispatch(options, handler);
+    return dispatch({ ...options, headers: { ...options.headers, authorization } }, handler);
   }),
 );

@@ -3,7 +3,7 @@
 // BACKLOT_COMES_AND_GOES set. Exits with 1 where they differ.
 
 import { spawnSync } from "node:child_process";
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { excused, foreign } from "./scenarios.mjs";
@@ -27,15 +27,20 @@ for (const folder of readdirSync(results).sort()) {
   const scenario = folder.match(/^server-(.*)-\d{4}-\d\d-\d\dT[\d-]+Z$/)[1];
   seen.add(scenario);
   if (scenario in foreign[revision]) continue;
-  const checks = JSON.parse(readFileSync(join(results, folder, "checks.json"), "utf8"));
+  const told = join(results, folder, "checks.json");
+  if (!existsSync(told)) {
+    differences.push(`${scenario} broke off: ${run.stderr.match(`Failed to run scenario ${scenario}: (.*)`)?.[1]}`);
+    continue;
+  }
+  const checks = JSON.parse(readFileSync(told, "utf8"));
   const reasons = excused[revision][scenario] ?? {};
   const bad = checks.filter(({ status }) => status === "FAILURE" || status === "WARNING");
-  const told = new Set(bad.map(({ id }) => id));
+  const ids = new Set(bad.map(({ id }) => id));
   for (const { id, status, errorMessage } of bad) {
     if (!(id in reasons)) differences.push(`${scenario}:${id} ${status}: ${errorMessage}`);
   }
   for (const id of Object.keys(reasons)) {
-    if (!told.has(id)) differences.push(`${scenario}:${id} passes or is gone: take it out of scenarios.mjs`);
+    if (!ids.has(id)) differences.push(`${scenario}:${id} passes or is gone: take it out of scenarios.mjs`);
   }
   passed += checks.filter(({ status }) => status === "SUCCESS").length;
 }
