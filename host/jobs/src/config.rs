@@ -27,6 +27,9 @@ pub struct Config {
     pub keep: u64,
     /// How long jobs that have ended are kept.
     pub keep_for: Duration,
+    /// Whether the endings of jobs that are announced, and name no webhook, are told where
+    /// the host has such told. What holds for a job is settled when it is spawned.
+    pub has_webhook: bool,
     /// Whether jobs that wait are started when their turn or time comes. A manager that is
     /// there for a moment leaves that to the next.
     pub starts_waiting: bool,
@@ -45,6 +48,7 @@ impl Default for Config {
             result_bytes: 1 << 20,
             keep: 10_000,
             keep_for: Duration::from_secs(30 * 24 * 60 * 60),
+            has_webhook: false,
             starts_waiting: true,
         }
     }

@@ -174,6 +174,7 @@ mod tests {
             stop: None,
             detail: None,
             debt: None,
+            call: None,
             endings: 0,
             created_ms: 0,
             updated_ms: 0,

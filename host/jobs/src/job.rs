@@ -46,6 +46,9 @@ pub struct Job {
     pub detail: Option<String>,
     /// The ending that somebody still has to hear of.
     pub debt: Option<DeliveryId>,
+    /// The ending that its webhook still has to be told of, or could not be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Call>,
     /// How often it has ended.
     pub endings: u32,
     /// When it was spawned, in milliseconds since the Unix epoch.
@@ -89,13 +92,55 @@ pub struct Spec {
     pub schedule: Option<Schedule>,
     /// Whether its ending is owed to its parent.
     pub announced: bool,
-    /// Where its ending is told, as a URL.
+    /// Where its endings are told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub webhook: Option<String>,
+    pub webhook: Option<Webhook>,
     /// The trace that it belongs to, and the span that it was spawned in, as W3C's
     /// `traceparent` has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
+}
+
+/// Where the endings of a job are told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Webhook {
+    /// At a URL that was named when it was spawned.
+    Url(String),
+    /// Where its host has those told that name no URL.
+    Host,
+}
+
+impl Webhook {
+    /// Returns whose it is: the host that the URL names, by which those are told apart
+    /// that must not wait for one another. That of the job's host has no name here.
+    pub fn receiver(&self) -> String {
+        let Self::Url(url) = self else { return String::new() };
+        let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+        let server = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
+        let server = server.rsplit_once('@').map_or(server, |(_, server)| server);
+        let host = match server.rsplit_once(':') {
+            // The colons of an address in brackets are its own.
+            Some((host, port)) if !port.contains(']') => host,
+            _ => server,
+        };
+        host.to_ascii_lowercase()
+    }
+}
+
+/// An ending that a webhook is to be told of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// Names what is told. It is the same however often that is tried.
+    pub delivery: DeliveryId,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When it is tried next, in milliseconds since the Unix epoch; never again where it
+    /// was given up.
+    pub due_ms: Option<u64>,
+    /// Why the last try failed, in a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Where a job stands, with what belongs to that.
@@ -395,6 +440,11 @@ impl Job {
         pinned.or_else(|| ran().map(|code| code.digest.as_str()))
     }
 
+    /// Returns what its webhook still has to be told, unless that was given up.
+    pub fn due_call(&self) -> Option<&Call> {
+        self.call.as_ref().filter(|call| call.due_ms.is_some())
+    }
+
     /// Returns what there is to hear of its ending, in a line.
     pub fn summary(&self) -> Option<&str> {
         self.ended().map(|ended| ended.summary.as_str())
@@ -483,6 +533,21 @@ pub enum Event {
     Settled {
         /// Which ending.
         delivery: DeliveryId,
+    },
+    /// Its webhook was told of its ending.
+    Called {
+        /// Which ending.
+        delivery: DeliveryId,
+    },
+    /// Its webhook could not be told of its ending.
+    CallFailed {
+        /// Which ending.
+        delivery: DeliveryId,
+        /// Why, in a line.
+        why: String,
+        /// When that is tried again, in milliseconds since the Unix epoch; never where it
+        /// is given up.
+        due_ms: Option<u64>,
     },
 }
 
@@ -686,7 +751,23 @@ pub fn next(job: &Job, event: &Event, now_ms: u64) -> Result<Next, Lost> {
             new.job.debt = None;
             new.job.updated_ms = job.updated_ms;
         }
-        (_, Event::Settled { .. }) => return Err(Lost::NotOwed),
+        (Phase::Ended { .. }, Event::Called { delivery })
+            if job.due_call().is_some_and(|call| call.delivery == *delivery) =>
+        {
+            new.job.call = None;
+            new.job.updated_ms = job.updated_ms;
+        }
+        (Phase::Ended { .. }, Event::CallFailed { delivery, why, due_ms })
+            if let Some(call) = job.due_call().filter(|call| call.delivery == *delivery) =>
+        {
+            let (tries, why) = (call.tries.saturating_add(1), Some(why.clone()));
+            let delivery = delivery.clone();
+            new.job.call = Some(Call { delivery, tries, due_ms: *due_ms, why });
+            new.job.updated_ms = job.updated_ms;
+        }
+        (_, Event::Settled { .. } | Event::Called { .. } | Event::CallFailed { .. }) => {
+            return Err(Lost::NotOwed);
+        }
         (_, Event::Retried { .. }) => return Err(Lost::NotFailed { status: job.status() }),
         // It is another question by now.
         (Phase::InputRequired { .. }, Event::Answered { .. }) => {
@@ -729,6 +810,7 @@ impl Job {
         };
         self.phase = Phase::Working { run };
         self.debt = None;
+        self.call = None;
         self.detail = None;
     }
 
@@ -767,7 +849,15 @@ impl Job {
         self.endings += 1;
         // Who stopped it knows.
         let owed = self.spec.announced && !told && ended.ending != Ending::Cancelled;
-        self.debt = owed.then(|| DeliveryId::new(self.id, self.endings));
+        let delivery = DeliveryId::new(self.id, self.endings);
+        // Who stopped it is not whom a webhook tells.
+        self.call = self.spec.webhook.is_some().then(|| Call {
+            delivery: delivery.clone(),
+            tries: 0,
+            due_ms: Some(ended.at_ms),
+            why: None,
+        });
+        self.debt = owed.then_some(delivery);
         self.phase = Phase::Ended { ended, last };
     }
 
@@ -891,6 +981,7 @@ mod tests {
             stop: None,
             detail: Some("half".into()),
             debt: None,
+            call: None,
             endings: 0,
             created_ms: 1,
             updated_ms: 5,
@@ -913,6 +1004,13 @@ mod tests {
         let working = || job(Phase::Working { run: run(1) });
         let question = Question { prompt: "which?".into(), schema: None };
         let failed = ended(Ending::Failed(Failure::Work));
+        let calling = |job: Job, due_ms: Option<u64>| {
+            let spec = Spec { webhook: Some(Webhook::Host), ..(*job.spec).clone() };
+            let delivery = DeliveryId::new(job.id, 1);
+            let call = Call { delivery, tries: 2, due_ms, why: Some("late".into()) };
+            let call = job.ended().is_some().then_some(call);
+            Job { spec: Arc::new(spec), call, ..job }
+        };
         vec![
             ("queued for a place", queued(Wait::Place, None)),
             ("queued for a time", queued(Wait::Time { due_ms: 9 }, None)),
@@ -922,10 +1020,13 @@ mod tests {
             ("working, to stop", Job { stop: Some(stopping(false)), ..working() }),
             ("working, to stop after the step", Job { stop: Some(stopping(true)), ..working() }),
             ("working, the last attempt", Job { attempt: 2, ..working() }),
+            ("working, with a webhook", calling(working(), None)),
             ("asking", job(Phase::InputRequired { question, last: over(1) })),
             ("completed", ended(Ending::Completed)),
             ("failed", failed.clone()),
             ("failed, owed", Job { debt: Some(DeliveryId::new(failed.id, 1)), ..failed.clone() }),
+            ("failed, a call due", calling(failed.clone(), Some(9))),
+            ("failed, a call given up", calling(failed.clone(), None)),
             ("failed, the last attempt", Job { attempt: 2, ..failed }),
             ("cancelled", ended(Ending::Cancelled)),
         ]
@@ -972,8 +1073,13 @@ mod tests {
             task: Some("grep/1".into()),
             code: Some(code.clone()),
         };
-        let settled =
-            |number| Event::Settled { delivery: DeliveryId::new(JobId::from_bits(1), number) };
+        let delivery = |number| DeliveryId::new(JobId::from_bits(1), number);
+        let settled = |number| Event::Settled { delivery: delivery(number) };
+        let call_failed = |number, due_ms| Event::CallFailed {
+            delivery: delivery(number),
+            why: "refused".into(),
+            due_ms,
+        };
         vec![
             ("started", Event::Started { run: id(8) }),
             ("fired", Event::Fired { due_ms: 20 }),
@@ -1005,6 +1111,11 @@ mod tests {
             ("rewritten, another run", Event::Rewritten { run: id(9), state: "new".into() }),
             ("settled", settled(1)),
             ("settled, another ending", settled(2)),
+            ("called", Event::Called { delivery: delivery(1) }),
+            ("called, another ending", Event::Called { delivery: delivery(2) }),
+            ("call failed", call_failed(1, Some(40))),
+            ("call failed, another ending", call_failed(2, Some(40))),
+            ("call given up", call_failed(1, None)),
         ]
     }
 
@@ -1078,6 +1189,14 @@ mod tests {
             })
         };
         add("debt", debt(old), debt(job));
+        let call = |job: &Job| match &job.call {
+            None => "-".to_owned(),
+            Some(Call { delivery, tries, due_ms, why }) => {
+                let number = delivery.parts().map_or(0, |(_, number)| number);
+                format!("{number} at {due_ms:?} after {tries}: {}", optional(why))
+            }
+        };
+        add("call", call(old), call(job));
         add("endings", old.endings.to_string(), job.endings.to_string());
         add("updated", NOW_MS.to_string(), job.updated_ms.to_string());
         shown
@@ -1118,8 +1237,26 @@ mod tests {
                 if let Ok(Next { job: new, .. }) = next(&job, &event, NOW_MS) {
                     assert_eq!((new.id, &new.spec, new.created_ms), (job.id, &job.spec, 1));
                     assert!(new.debt.is_none() || new.ended().is_some(), "{new:?}");
+                    assert!(new.call.is_none() || new.ended().is_some(), "{new:?}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_webhook_is_of_the_host_that_its_url_names() {
+        let receiver = |url: &str| Webhook::Url(url.into()).receiver();
+        for url in [
+            "https://Example.com/told",
+            "http://example.com:8443",
+            "https://user:p@ss@example.com?a:b",
+            "https://example.com\\x",
+            "example.com#x",
+        ] {
+            assert_eq!(receiver(url), "example.com", "{url}");
+        }
+        assert_eq!(receiver("https://[::1]:80/x"), "[::1]");
+        assert_eq!(receiver("https://[::1]/x"), "[::1]");
+        assert_eq!((receiver(""), Webhook::Host.receiver()), (String::new(), String::new()));
     }
 }

@@ -29,6 +29,7 @@ mod config;
 mod world;
 
 // The manager and what it does.
+mod call;
 mod continuation;
 mod delivery;
 mod drive;
@@ -51,8 +52,8 @@ pub use delivery::Delivery;
 pub use folder::{DataFolder, FolderError, Held, HoldError, Holder, default_data_folder};
 pub use id::{DeliveryId, InvalidId, JobId, NoRandom, Prefix, RunId, SHORT};
 pub use job::{
-    Code, Ended, Ending, Event, Failure, Job, Lost, Next, NextStep, Phase, Question, Report, Run,
-    Spec, Stage, Status, StopRequest, Wait, next,
+    Call, Code, Ended, Ending, Event, Failure, Job, Lost, Next, NextStep, Phase, Question, Report,
+    Run, Spec, Stage, Status, StopRequest, Wait, Webhook, next,
 };
 pub use look::{LookError, short_ids};
 pub use manager::{Health, Manager, OpenError, Recovered};

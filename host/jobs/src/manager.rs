@@ -103,6 +103,8 @@ pub(crate) struct Inner {
     pub(crate) waiting: Mutex<Waiting>,
     /// Wakes what starts jobs that wait.
     pub(crate) turn: Arc<Notify>,
+    /// Wakes what tells webhooks of endings.
+    pub(crate) calls: Notify,
     /// The runs that were launched, until their end has been dealt with.
     pub(crate) driven: Mutex<HashMap<RunId, Driven>>,
     /// The stops that could not be written yet, by job, and the attempt that each is of.
@@ -146,6 +148,7 @@ impl Manager {
             watched: Mutex::default(),
             waiting: Mutex::default(),
             turn: Arc::default(),
+            calls: Notify::new(),
             driven: Mutex::default(),
             unwritten_stops: Mutex::default(),
             first_launches: Mutex::default(),
@@ -331,6 +334,9 @@ impl Inner {
             match job.debt.is_some() {
                 true => self.report(|| self.world.reports.on_finished(job)),
                 false => self.report(|| self.world.reports.on_result_delivered(job)),
+            }
+            if job.call.is_some() {
+                self.calls.notify_one();
             }
         }
         if was_live && !status.is_live() && !self.waiting().is_empty() {

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     id::{JobId, NoRandom, RunId},
-    job::{Failure, Job, Spec},
+    job::{Failure, Job, Spec, Webhook},
     manager::{Inner, Manager, guarded, new_run},
     retry::{InvalidPolicy, RetryPolicy},
     schedule::{InvalidSchedule, Schedule},
@@ -56,7 +56,8 @@ pub struct Spawn {
     /// Whether its ending is owed to its parent. Where somebody follows it to its end,
     /// as a person at a terminal does, it is not.
     pub announced: bool,
-    /// Where its ending is told, as a URL.
+    /// Where its endings are told, as a URL. That of the host, where it is `None` and
+    /// [`Config::has_webhook`](crate::Config::has_webhook) says so.
     pub webhook: Option<String>,
     /// The trace that it belongs to, as [`Spec::trace`] has it.
     pub trace: Option<String>,
@@ -270,6 +271,7 @@ impl Inner {
         let resolved = guarded(resolve).await.unwrap_or(Err("the resolver panicked".to_owned()));
         let Resolved { label, inherit } = resolved.map_err(unresolved)?;
         let label = spawn.label.or(label).unwrap_or_else(|| spawn.kind.to_string());
+        let of_host = (spawn.announced && self.config.has_webhook).then_some(Webhook::Host);
         let spec = Spec {
             kind: spawn.kind,
             input: spawn.input,
@@ -286,7 +288,7 @@ impl Inner {
             pinned: spawn.pinned,
             schedule,
             announced: spawn.announced,
-            webhook: spawn.webhook,
+            webhook: spawn.webhook.map(Webhook::Url).or(of_host),
             trace: spawn.trace,
         };
         Ok(Spawned {

@@ -60,6 +60,17 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>>;
 
+    /// Returns the jobs whose webhook is still to be told of their ending, without their
+    /// inputs and results, at most `limit`: those that are due first come first. Those
+    /// whose webhook is of a receiver that is excepted are left out, as
+    /// [`Webhook::receiver`](crate::Webhook::receiver) has it, and those that were given
+    /// up.
+    fn calls(
+        &self,
+        except: Vec<String>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>>;
+
     /// Returns a session.
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>>;
 
@@ -184,7 +195,8 @@ pub enum Change {
         job: JobId,
     },
     /// Deletes jobs that have ended, the oldest first: those that ended before a time,
-    /// and those that are more than are kept. What is owed to somebody stays.
+    /// and those that are more than are kept. What is owed to somebody stays, and what a
+    /// webhook is still to be told of.
     Prune {
         /// When they ended, in milliseconds since the Unix epoch.
         before_ms: u64,
@@ -427,8 +439,9 @@ pub trait Rows {
     /// Returns the jobs that work for a session, whatever its incarnation.
     fn jobs_of(&mut self, session: &SessionId) -> Result<Vec<JobId>, StoreError>;
 
-    /// Returns jobs that have ended and owe nothing: those that ended before the time,
-    /// and the oldest of those that are more than `keep`; at most `limit`.
+    /// Returns jobs that have ended and owe nothing, nor have a webhook to be told: those
+    /// that ended before the time, and the oldest of those that are more than `keep`; at
+    /// most `limit`.
     fn prunable(
         &mut self,
         before_ms: u64,
@@ -574,6 +587,7 @@ fn spawn(rows: &mut dyn Rows, spawned: &Spawned) -> Result<Changed, ChangeError>
         stop: None,
         detail: None,
         debt: None,
+        call: None,
         endings: 0,
         created_ms: now_ms,
         updated_ms: now_ms,

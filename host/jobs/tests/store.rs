@@ -16,9 +16,9 @@ use std::{
 };
 
 use backlot_jobs::{
-    Body, Census, Change, ChangeError, Changed, Ending, Entry, Event, Failure, JobId, Limits,
-    NextStep, Query, Question, Report, RunId, Schedule, Session, Spawned, Spec, SqliteOptions,
-    SqliteStore, Status, StopRequest, Store, StoreError, restore,
+    Body, Census, Change, ChangeError, Changed, DeliveryId, Ending, Entry, Event, Failure, JobId,
+    Limits, NextStep, Query, Question, Report, RunId, Schedule, Session, Spawned, Spec,
+    SqliteOptions, SqliteStore, Status, StopRequest, Store, StoreError, Webhook, restore,
 };
 use backlot_registry::Kind;
 use futures::future::join_all;

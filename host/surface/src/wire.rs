@@ -18,9 +18,9 @@ pub use host::{
     LiveReply, PruneReply, PruneRequest, ReadyReply, ShutdownReply, ShutdownRequest,
 };
 pub use job::{
-    AnswerRequest, CauseView, CodeView, DO_NOT_REDO, JobView, Page, QuestionView, RetryView,
-    RunView, ScheduleView, StopHow, StopOutcome, StopReply, StopRequest, StopView, WaitFor,
-    WaitView,
+    AnswerRequest, CallView, CauseView, CodeView, DO_NOT_REDO, JobView, Page, QuestionView,
+    RetryView, RunView, ScheduleView, StopHow, StopOutcome, StopReply, StopRequest, StopView,
+    WaitFor, WaitView,
 };
 pub use kind::{
     FormName, GenerationName, KindStateName, KindView, KindsReply, RollbackRequest, VersionView,

@@ -27,8 +27,8 @@ use super::{Census, Change, ChangeError, Changed, Limits, Query, Refused, Scope,
 use crate::{
     id::{DeliveryId, JobId, RunId},
     job::{
-        Code, Ending, Event, Failure, Job, Lost, NextStep, Phase, Question, Report, Spec, Status,
-        StopRequest, Wait,
+        Call, Code, Ending, Event, Failure, Job, Lost, NextStep, Phase, Question, Report, Spec,
+        Status, StopRequest, Wait, Webhook,
     },
     retry::RetryPolicy,
     schedule::Schedule,
@@ -77,6 +77,10 @@ macro_rules! store_contract {
             j27_prune_takes_the_oldest_first
             j27_prune_never_takes_debts
             j29_a_back_off_is_another_attempt
+            a_webhook_is_told_of_every_ending
+            a_call_is_put_off_given_up_or_made_once
+            a_call_goes_with_its_job_and_is_never_pruned
+            calls_of_a_receiver_are_left_out
             a_session_is_opened_once
             a_change_is_not_taken_back
             many_at_once_lose_nothing
@@ -335,6 +339,7 @@ pub async fn j1_all_of_a_job_comes_back(handles: &Handles) {
         retry: Some(RetryPolicy { factor: 1.1, ..RetryPolicy::default() }),
         pinned: text("digest"),
         schedule: Some(Schedule::At(u64::MAX)),
+        webhook: text("webhook").map(Webhook::Url),
         ..spawned("chät \"'%_\n").spec
     };
     let state = text("state");
@@ -1304,6 +1309,160 @@ pub async fn j29_a_back_off_is_another_attempt(handles: &Handles) {
     let job = happen(store, &job, stop("a person")).await;
     assert_eq!(job.status(), Status::Cancelled);
     assert_eq!(make(store, next(20)).await, Changed::Nothing);
+}
+
+fn calling(parent: &str, url: &str) -> Spawned {
+    let mut new = spawned(parent);
+    new.spec.webhook = Some(Webhook::Url(url.into()));
+    new
+}
+
+async fn calls(store: &dyn Store) -> Vec<JobId> {
+    let calls = store.calls(Vec::new(), 1_000).await.unwrap();
+    calls.iter().map(|job| job.id).collect()
+}
+
+fn call_failed(job: &Job, number: u32, due_ms: Option<u64>) -> Event {
+    let (delivery, why) = (DeliveryId::new(job.id, number), "it was refused".into());
+    Event::CallFailed { delivery, why, due_ms }
+}
+
+fn called(job: &Job, number: u32) -> Event {
+    Event::Called { delivery: DeliveryId::new(job.id, number) }
+}
+
+/// A call is due once an ending is written, whichever it is and whoever knows of it, and
+/// no retry is due one for what failed before it.
+pub async fn a_webhook_is_told_of_every_ending(handles: &Handles) {
+    let store = &*handles.one;
+    open(store, "chat", 1).await;
+    let told = Event::Finished {
+        run: None,
+        report: Report { told: true, ..report(Ending::Completed, "in hand") },
+    };
+    let cancelled = Event::Finished { run: None, report: report(Ending::Cancelled, "") };
+    let mut jobs = Vec::new();
+    for (turn, event) in (0..).zip([told, failed(None), cancelled]) {
+        let mut new = calling("chat", "https://example.com");
+        new.spec.announced = turn > 0;
+        let job = spawn(store, new).await;
+        assert_eq!(job.call, None);
+        let job = happen_at(store, &job, event, NOW_MS + turn).await;
+        let (delivery, due_ms) = (DeliveryId::new(job.id, 1), Some(NOW_MS + turn));
+        assert_eq!(job.call, Some(Call { delivery, tries: 0, due_ms, why: None }));
+        jobs.push(job);
+    }
+    let waiting = Spawned { due_ms: NOW_MS + 9, ..calling("chat", "http://[::1]:80") };
+    let waiting = spawn(store, waiting).await;
+    jobs.push(happen_at(store, &waiting, stop("a person"), NOW_MS + 5).await);
+    let quiet = spawn(store, spawned("chat")).await;
+    assert_eq!(happen(store, &quiet, completed(None)).await.call, None);
+    let all: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    assert_eq!(calls(&*handles.other).await, all);
+    let first = handles.other.calls(Vec::new(), 1).await.unwrap();
+    assert_eq!(first.len(), 1);
+    assert_eq!((&first[0].call, &*first[0].spec.input), (&jobs[0].call, ""));
+    // A back-off is no ending, nor is a run that follows.
+    let job = spawn(store, calling("chat", "https://example.com")).await;
+    let again = Report { again_ms: Some(NOW_MS), ..report(Ending::Failed(Failure::Work), "") };
+    let job = happen(store, &job, Event::Finished { run: None, report: again }).await;
+    assert_eq!((job.call, calls(store).await.len()), (None, 4));
+    // Another attempt owes what it comes to itself.
+    let job = happen(store, &jobs[1], Event::Retried { run: new_run() }).await;
+    assert_eq!((&job.call, calls(store).await), (&None, vec![all[0], all[2], all[3]]));
+    assert_eq!(lost(store, &job, called(&job, 1)).await, Lost::NotOwed);
+    let job = happen_at(&*handles.other, &job, completed(None), NOW_MS + 20).await;
+    let delivery = job.call.clone().unwrap().delivery;
+    assert_eq!(delivery, DeliveryId::new(job.id, 2));
+    assert_eq!(calls(store).await, [all[0], all[2], all[3], all[1]]);
+    assert_eq!(lost(store, &job, called(&job, 1)).await, Lost::NotOwed);
+}
+
+/// A call that failed is due later, and one that was made or given up is not any more.
+pub async fn a_call_is_put_off_given_up_or_made_once(handles: &Handles) {
+    let store = &*handles.one;
+    open(store, "chat", 1).await;
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        let job = spawn(store, calling("chat", "https://example.com")).await;
+        jobs.push(happen(store, &job, completed(None)).await);
+    }
+    let all: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    assert_eq!(calls(store).await, all);
+    let late = happen_at(store, &jobs[0], call_failed(&jobs[0], 1, Some(u64::MAX)), 1).await;
+    let call = late.call.clone().unwrap();
+    assert_eq!((call.tries, call.due_ms), (1, Some(u64::MAX)));
+    assert_eq!(call.why.as_deref(), Some("it was refused"));
+    assert_eq!((late.updated_ms, late.ended()), (jobs[0].updated_ms, jobs[0].ended()));
+    assert_eq!(calls(&*handles.other).await, [all[1], all[2], all[0]]);
+    let given_up = happen(store, &jobs[1], call_failed(&jobs[1], 1, None)).await;
+    assert_eq!(given_up.call.as_ref().map(|call| (call.tries, call.due_ms)), Some((1, None)));
+    assert_eq!(calls(&*handles.other).await, [all[2], all[0]]);
+    for event in [called(&given_up, 1), call_failed(&given_up, 1, Some(1))] {
+        assert_eq!(lost(store, &given_up, event).await, Lost::NotOwed);
+    }
+    let make = |_| happening(all[2], called(&jobs[2], 1), NOW_MS);
+    assert_eq!(winners(at_once(handles, (0..8).map(make)).await).len(), 1);
+    let made = store.job(all[2]).await.unwrap().unwrap();
+    assert_eq!((&made.call, made.debt.is_some()), (&None, true), "its session is told apart");
+    assert_eq!(calls(store).await, [all[0]]);
+    // What was put off is made in the end.
+    let made = happen(&*handles.other, &late, called(&late, 1)).await;
+    assert_eq!((made.call, calls(store).await), (None, vec![]));
+}
+
+/// A job whose webhook is to be told is not pruned, and one that is removed tells nobody.
+pub async fn a_call_goes_with_its_job_and_is_never_pruned(handles: &Handles) {
+    let store = &*handles.one;
+    open(store, "chat", 1).await;
+    let mut jobs = Vec::new();
+    for turn in 0..4 {
+        let mut new = calling("chat", "https://example.com");
+        new.spec.announced = false;
+        let job = spawn(store, new).await;
+        jobs.push(happen_at(store, &job, completed(None), NOW_MS + turn).await);
+    }
+    let all: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    let prune = Change::Prune { before_ms: u64::MAX, keep: 0, limit: 100 };
+    assert_eq!(removed(make(store, prune.clone()).await), []);
+    happen(store, &jobs[1], called(&jobs[1], 1)).await;
+    happen(store, &jobs[2], call_failed(&jobs[2], 1, None)).await;
+    assert_eq!(removed(make(&*handles.other, prune.clone()).await), all[1..3]);
+    assert_eq!(calls(store).await, [all[0], all[3]]);
+    make(&*handles.other, Change::Remove { job: all[0] }).await;
+    assert_eq!(calls(store).await, all[3..]);
+    let nobody = happening(all[0], called(&jobs[0], 1), NOW_MS);
+    assert_eq!(refused(store, nobody).await, Refused::NoJob(all[0]));
+    make(store, Change::Delete { session: "chat".into() }).await;
+    assert_eq!(calls(&*handles.other).await, []);
+}
+
+/// The calls of a receiver can be left out, so that none waits for another's.
+pub async fn calls_of_a_receiver_are_left_out(handles: &Handles) {
+    let store = &*handles.one;
+    open(store, "chat", 1).await;
+    let mut jobs = Vec::new();
+    for url in ["https://a.test/1", "https://A.test:80/2", "http://u@b.test/'\"", ""] {
+        let mut new = calling("chat", url);
+        if url.is_empty() {
+            new.spec.webhook = Some(Webhook::Host);
+        }
+        let job = spawn(store, new).await;
+        jobs.push(happen(store, &job, completed(None)).await.id);
+    }
+    let except = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let other = &handles.other;
+        async move {
+            let found = other.calls(names, 10).await.unwrap();
+            found.iter().map(|job| job.id).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(except(&[]).await, jobs);
+    assert_eq!(except(&["a.test"]).await, jobs[2..]);
+    assert_eq!(except(&["b.test", "c.test"]).await, [jobs[0], jobs[1], jobs[3]]);
+    assert_eq!(except(&["", "a.test", "'\"\\"]).await, jobs[2..3]);
+    assert_eq!(except(&["a.test", "b.test", ""]).await, []);
 }
 
 /// Opening a session that is open changes nothing, and jobs work for one that is.

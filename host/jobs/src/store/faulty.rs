@@ -257,6 +257,14 @@ impl Store for FaultyStore {
         self.read(move |store| store.owed(session, after, limit))
     }
 
+    fn calls(
+        &self,
+        except: Vec<String>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
+        self.read(move |store| store.calls(except, limit))
+    }
+
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {
         self.read(move |store| store.session(id))
     }

@@ -12,7 +12,7 @@ use backlot_registry::{BoxFuture, SessionId};
 use super::{Census, Change, ChangeError, Changed, Head, Page, Query, Rows, Store, StoreError};
 use crate::{
     id::{JobId, Prefix},
-    job::{Job, Phase, Run, Spec, Wait},
+    job::{Job, Phase, Run, Spec, Wait, Webhook},
     session::{Entry, Session},
 };
 
@@ -33,6 +33,8 @@ struct Tables {
     /// By when they ended.
     ended: BTreeSet<(u64, u64, JobId)>,
     owed: BTreeSet<(u64, u64, JobId)>,
+    /// By when they are due.
+    calls: BTreeSet<(u64, u64, JobId)>,
     keys: HashMap<(SessionId, u64, String), JobId>,
     last_sequence: u64,
     last_place: u64,
@@ -112,6 +114,20 @@ impl Store for MemoryStore {
                 && tables.is_current(job)
         });
         Self::ready(owed.take(limit).cloned().collect())
+    }
+
+    fn calls(
+        &self,
+        except: Vec<String>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
+        let tables = self.tables();
+        let jobs = tables.calls.iter().filter_map(|(_, _, id)| tables.jobs.get(id));
+        let jobs = jobs.map(|row| &row.job).filter(|job| {
+            let receiver = job.spec.webhook.as_ref().map(Webhook::receiver);
+            receiver.is_some_and(|receiver| !except.contains(&receiver))
+        });
+        Self::ready(jobs.take(limit).map(brief).collect())
     }
 
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {
@@ -231,6 +247,12 @@ impl Tables {
                         false => self.owed.remove(&key(ended.at_ms)),
                     };
                 }
+                if let Some(due_ms) = job.due_call().and_then(|call| call.due_ms) {
+                    match is_there {
+                        true => self.calls.insert(key(due_ms)),
+                        false => self.calls.remove(&key(due_ms)),
+                    };
+                }
             }
         }
     }
@@ -342,7 +364,10 @@ impl Rows for Tables {
         let ended = self.ended.iter().enumerate();
         let due = ended.take_while(|(place, (at_ms, ..))| *place < surplus || *at_ms < before_ms);
         let due = due.map(|(_, (_, _, id))| *id);
-        let owes = |id: &JobId| self.jobs.get(id).is_some_and(|row| row.job.debt.is_some());
+        let owes = |id: &JobId| {
+            let job = self.jobs.get(id).map(|row| &row.job);
+            job.is_some_and(|job| job.debt.is_some() || job.due_call().is_some())
+        };
         Ok(due.filter(|id| !owes(id)).take(limit).collect())
     }
 

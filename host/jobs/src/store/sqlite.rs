@@ -337,6 +337,14 @@ impl Store for SqliteStore {
         self.read(move |connection| read::owed(connection, session.as_ref(), after, limit))
     }
 
+    fn calls(
+        &self,
+        except: Vec<String>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
+        self.read(move |connection| read::calls(connection, &except, limit))
+    }
+
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {
         self.read(move |connection| tables::session(connection, &id))
     }

@@ -115,6 +115,14 @@ impl Store for Bridge {
         done(self.store().owed(session, after, limit))
     }
 
+    fn calls(
+        &self,
+        except: Vec<String>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
+        done(self.store().calls(except, limit))
+    }
+
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {
         done(self.store().session(id))
     }

@@ -203,6 +203,14 @@ impl Store for Meddler {
         self.store.owed(session, after, limit)
     }
 
+    fn calls(
+        &self,
+        except: Vec<String>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
+        self.store.calls(except, limit)
+    }
+
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {
         self.store.session(id)
     }

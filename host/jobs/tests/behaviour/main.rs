@@ -12,6 +12,7 @@ mod bridge;
 mod disk;
 mod world;
 
+mod calls;
 mod continuation;
 mod delivery;
 mod finalize;

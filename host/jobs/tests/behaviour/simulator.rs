@@ -702,6 +702,14 @@ impl Store for Shaken {
         self.shake(move |store| store.owed(session, after, limit))
     }
 
+    fn calls(
+        &self,
+        except: Vec<String>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Job>, StoreError>> {
+        self.shake(move |store| store.calls(except, limit))
+    }
+
     fn session(&self, id: SessionId) -> BoxFuture<'_, Result<Option<Session>, StoreError>> {
         self.shake(|store| store.session(id))
     }

@@ -79,7 +79,7 @@ async fn c72_damage_that_shows_late_is_told_of_and_not_written_to() {
     let damaged = |error| matches!(error, ChangeError::Store(StoreError::Damaged { .. }));
     let mut errors = 0;
     for id in 1..=300 {
-        let delivery = backlot_jobs::DeliveryId::new(JobId::from_bits(id), 1);
+        let delivery = DeliveryId::new(JobId::from_bits(id), 1);
         if let Err(error) = store.change(happening(id, Event::Settled { delivery })).await {
             assert!(damaged(error));
             errors += 1;
@@ -145,9 +145,9 @@ async fn c72_what_a_newer_version_wrote_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = some(&folder, 1).await;
     let raw = Connection::open(&file).unwrap();
-    raw.pragma_update(None, "user_version", 2).unwrap();
+    raw.pragma_update(None, "user_version", 3).unwrap();
     drop(raw);
-    refused(&file, |error| matches!(error, StoreError::Newer { found: 2, known: 1, .. }));
+    refused(&file, |error| matches!(error, StoreError::Newer { found: 3, known: 2, .. }));
     let raw = Connection::open(&file).unwrap();
     raw.pragma_update(None, "user_version", 0).unwrap();
     drop(raw);

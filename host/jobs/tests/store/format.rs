@@ -13,7 +13,10 @@ async fn make_the_fixture() {
     for change in lives() {
         make(&store, change).await;
     }
-    store.backup_to(&fixture("format-1.db")).await.unwrap();
+    for change in lives_with_calls() {
+        make(&store, change).await;
+    }
+    store.backup_to(&fixture("format-2.db")).await.unwrap();
 }
 
 fn fixture(name: &str) -> PathBuf {
@@ -97,12 +100,37 @@ fn lives() -> Vec<Change> {
     ]
 }
 
+/// What there is since format 2.
+fn lives_with_calls() -> Vec<Change> {
+    let mut changes = Vec::new();
+    for id in [10, 11, 12] {
+        let mut new = spawned(id, "chat");
+        new.spec.webhook = match id {
+            10 => Some(Webhook::Url("https://example.com/told".into())),
+            _ => Some(Webhook::Host),
+        };
+        new.spec.trace = Some("00-1-2-01".into());
+        changes.push(Change::Spawn(Box::new(new)));
+        changes.push(happening(id, ended(Ending::Completed, Some("told"))));
+    }
+    for (id, due_ms) in [(11, Some(NOW_MS + 5_000)), (12, None)] {
+        let delivery = DeliveryId::new(JobId::from_bits(id), 1);
+        let why = "it answered 500".into();
+        changes.push(happening(id, Event::CallFailed { delivery, why, due_ms }));
+    }
+    changes
+}
+
 #[tokio::test]
 async fn format_1_opens_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = at(&folder);
     fs::copy(fixture("format-1.db"), &file).unwrap();
-    let (reader, store) = (read(&file), open(&file));
+    // Whoever may only read it cannot bring it up to date.
+    let old = SqliteStore::open_read_only(&file, SqliteOptions::default()).unwrap_err();
+    assert!(old.to_string().contains("older format 1"), "{old}");
+    let store = open(&file);
+    let reader = read(&file);
     let wanted = [
         (9, "cancelled"),
         (8, "working"),
@@ -158,9 +186,49 @@ async fn format_1_opens_and_goes_on() {
 }
 
 #[tokio::test]
-async fn format_1_is_read_where_it_lies() {
+async fn format_1_learns_to_call() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(fixture("format-1.db"), at(&folder)).unwrap();
+    {
+        let store = open(&at(&folder));
+        assert_eq!(store.calls(Vec::new(), 10).await.unwrap(), []);
+        for change in lives_with_calls() {
+            make(&store, change).await;
+        }
+    }
+    let store = open(&at(&folder));
+    let due = store.calls(Vec::new(), 10).await.unwrap();
+    assert_eq!(due.iter().map(|job| job.id.bits()).collect::<Vec<_>>(), [10, 11]);
+    assert_eq!(ids(&store).await.len(), 12);
+}
+
+#[tokio::test]
+async fn format_2_reads_as_it_would_be_written_today() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = at(&folder);
+    fs::copy(fixture("format-2.db"), &file).unwrap();
+    let today = tempfile::tempdir().unwrap();
+    let (old, new) = (open(&file), open(&at(&today)));
+    for change in lives().into_iter().chain(lives_with_calls()) {
+        make(&new, change).await;
+    }
+    assert_eq!(ids(&old).await, ids(&new).await);
+    for id in ids(&old).await {
+        let id = JobId::from_bits(id);
+        let (old, new) = (old.job(id).await.unwrap(), new.job(id).await.unwrap());
+        assert!(old.is_some());
+        assert_eq!(old, new);
+    }
+    let due = old.calls(Vec::new(), 10).await.unwrap();
+    assert_eq!(due, new.calls(Vec::new(), 10).await.unwrap());
+    assert_eq!(due.iter().map(|job| job.id.bits()).collect::<Vec<_>>(), [10, 11]);
+    assert_eq!(old.calls(vec![String::new()], 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn format_2_is_read_where_it_lies() {
     let folder = fixture("");
     let before = files(&folder);
-    assert_eq!(ids(&read(&fixture("format-1.db"))).await.len(), 9);
+    assert_eq!(ids(&read(&fixture("format-2.db"))).await.len(), 12);
     assert!(files(&folder) == before);
 }

@@ -17,7 +17,7 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    (0..20_u8, 1..8_u128, 1..4_u128, 0..4_u8, 0..8_u64, any::<bool>()).prop_map(
+    (0..22_u8, 1..8_u128, 1..4_u128, 0..4_u8, 0..8_u64, any::<bool>()).prop_map(
         |(what, job, run, session, number, flag)| Step { what, job, run, session, number, flag },
     )
 }
@@ -54,10 +54,13 @@ impl Step {
             new.limits = limits;
             new.now_ms = now_ms;
             new.spec.announced = self.number > 1;
+            let url = format!("https://host{}/", self.session);
+            new.spec.webhook = self.number.is_multiple_of(2).then_some(Webhook::Url(url));
             new.spec.entry = self.flag.then(|| "call".to_owned());
             new
         };
         let outcome = || "completed".to_owned();
+        let delivery = || DeliveryId::new(JobId::from_bits(self.job), self.number as u32 % 2 + 1);
         match self.what {
             0 => opening(&format!("chat {}", self.session % 2), self.number),
             1..4 => {
@@ -95,12 +98,7 @@ impl Step {
                     StopRequest { by: "me".into(), why: text, at_ms: 0, after_step: self.flag };
                 happen(Event::StopRequested { stop })
             }
-            13 => happen(Event::Settled {
-                delivery: backlot_jobs::DeliveryId::new(
-                    JobId::from_bits(self.job),
-                    self.number as u32 % 2 + 1,
-                ),
-            }),
+            13 => happen(Event::Settled { delivery: delivery() }),
             14 => Change::StartNext { run, limits, after: None, now_ms },
             15 => Change::Fire {
                 job: JobId::from_bits(self.job),
@@ -114,6 +112,12 @@ impl Step {
             }
             17 if self.flag => Change::Delete { session: self.session().as_str().into() },
             17 | 18 => Change::Remove { job: JobId::from_bits(self.job) },
+            19 => happen(Event::Called { delivery: delivery() }),
+            20 => happen(Event::CallFailed {
+                delivery: delivery(),
+                why: "refused".into(),
+                due_ms: self.flag.then_some(now_ms + self.number),
+            }),
             _ => Change::Prune {
                 before_ms: now_ms.saturating_sub(self.number * 4),
                 keep: self.number,
@@ -147,7 +151,10 @@ async fn all_of(store: &dyn Store) -> impl PartialEq + std::fmt::Debug {
         Query { status: vec![Status::Failed, Status::Cancelled], limit: 100, ..Query::default() };
     let ended = store.list(ended).await.unwrap().jobs;
     let census = store.census().await.unwrap();
-    (jobs, whole, sessions, ended, store.owed(None, None, 100).await.unwrap(), census)
+    let calls = store.calls(Vec::new(), 100).await.unwrap();
+    let others = store.calls(vec!["host1".into(), "host2".into()], 2).await.unwrap();
+    let owed = store.owed(None, None, 100).await.unwrap();
+    (jobs, whole, sessions, ended, owed, calls, others, census)
 }
 
 /// A job that is there is not spawned again, for its id is random; everything else may

@@ -1,8 +1,8 @@
 //! A job as it is shown, and what is asked of one.
 
 use backlot_jobs::{
-    DeliveryId, Failure as Failed, How, Job, JobId, Phase, RetryPolicy, Run, RunId, Schedule,
-    Status, Wait,
+    Call, DeliveryId, Failure as Failed, How, Job, JobId, Phase, RetryPolicy, Run, RunId, Schedule,
+    Status, Wait, Webhook,
 };
 use backlot_registry::Cause;
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,13 @@ pub struct JobView {
     /// The ending that somebody still has to hear of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owed: Option<DeliveryId>,
+    /// Where its endings are told: a URL, or `host` for where its host has such told that
+    /// name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+    /// What that still has to be told, or could not be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallView>,
     /// When it was spawned.
     pub created_ms: u64,
     /// When it last changed.
@@ -142,6 +149,11 @@ impl JobView {
             key: spec.key.clone(),
             retry: spec.retry.as_ref().map(RetryView::of),
             owed: job.debt.clone(),
+            webhook: spec.webhook.as_ref().map(|webhook| match webhook {
+                Webhook::Url(url) => url.clone(),
+                Webhook::Host => "host".to_owned(),
+            }),
+            call: job.call.as_ref().map(CallView::of),
             created_ms: job.created_ms,
             // The clock may have been set back between two hosts.
             updated_ms: job.updated_ms.max(job.created_ms),
@@ -164,6 +176,28 @@ impl JobView {
             runs: runs.iter().map(RunView::of).collect(),
             ..Self::brief(job, progress)
         }
+    }
+}
+
+/// An ending that a webhook still has to be told of, or could not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallView {
+    /// What the webhook knows it by: its `webhook-id`.
+    pub id: DeliveryId,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When it is tried next; never again where it was given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_ms: Option<u64>,
+    /// Why the last try failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl CallView {
+    fn of(call: &Call) -> Self {
+        let Call { delivery, tries, due_ms, why } = call.clone();
+        Self { id: delivery, tries, due_ms, why }
     }
 }
 
@@ -574,6 +608,7 @@ mod tests {
             stop: None,
             detail: None,
             debt: None,
+            call: None,
             endings: 0,
             created_ms: 10,
             updated_ms: 20,
@@ -654,6 +689,13 @@ mod tests {
         });
         job.detail = Some("exit code: 2".into());
         job.debt = Some(DeliveryId::new(job.id, 1));
+        Arc::make_mut(&mut job.spec).webhook = Some(Webhook::Url("https://a.test/t".into()));
+        job.call = Some(Call {
+            delivery: DeliveryId::new(job.id, 1),
+            tries: 2,
+            due_ms: Some(30),
+            why: Some("it answered 500".into()),
+        });
         job.updated_ms = 5;
         check(
             &JobView::whole(&job, None, &[run(1), last]),
@@ -714,6 +756,13 @@ mod tests {
     "jitter": 0.2
   },
   "owed": "00000000000000000000000000000007.1",
+  "webhook": "https://a.test/t",
+  "call": {
+    "id": "00000000000000000000000000000007.1",
+    "tries": 2,
+    "due_ms": 30,
+    "why": "it answered 500"
+  },
   "created_ms": 10,
   "updated_ms": 10,
   "finished_ms": 10,
@@ -746,6 +795,17 @@ mod tests {
   ]
 }"#,
         );
+    }
+
+    #[test]
+    fn a_call_that_was_given_up() {
+        let mut job = job(Phase::Working { run: run(1) });
+        Arc::make_mut(&mut job.spec).webhook = Some(Webhook::Host);
+        let view = JobView::brief(&job, None);
+        assert_eq!((view.webhook.as_deref(), view.call), (Some("host"), None));
+        let delivery = DeliveryId::new(job.id, 1);
+        let call = CallView::of(&Call { delivery, tries: 9, due_ms: None, why: None });
+        check(&call, "{\n  \"id\": \"00000000000000000000000000000007.1\",\n  \"tries\": 9\n}");
     }
 
     #[test]

@@ -18,7 +18,8 @@ use crate::store::StoreError;
 pub(super) const APPLICATION: i64 = 0x626c_6f74;
 
 /// The steps from an empty database to the format of today, one for each version.
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/001.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("migrations/001.sql"), include_str!("migrations/002.sql")];
 
 /// How many prepared statements a connection keeps. There are about forty.
 const STATEMENTS: usize = 64;
@@ -473,7 +474,7 @@ mod tests {
         }
         for reading in [Reading::Immutable, Reading::Protected] {
             let connection = reading.connect(&file, &options).unwrap();
-            assert_eq!(look_over(&connection, &file, &options).unwrap(), 1);
+            assert_eq!(look_over(&connection, &file, &options).unwrap(), 2);
             connection.execute_batch("INSERT INTO result VALUES (1, '')").unwrap_err();
             assert!(left() == 1 || reading == Reading::Protected);
         }

@@ -9,7 +9,8 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::{
     fault::Fault,
     record::{
-        brief, brief_columns, bytes_of, from_json, id_at, number_of, select_whole, stored, whole,
+        brief, brief_columns, bytes_of, from_json, id_at, json_of, number_of, select_whole, stored,
+        whole,
     },
     tables,
 };
@@ -128,6 +129,28 @@ pub(super) fn owed(
                 jobs.push(whole(row)?.1);
             }
         }
+    }
+    Ok(jobs)
+}
+
+/// Returns the jobs whose webhook is still to be told, those that are due first first.
+pub(super) fn calls(
+    connection: &Connection,
+    except: &[String],
+    limit: usize,
+) -> Result<Vec<Job>, Fault> {
+    const CALLS: &str = concat!(
+        "SELECT ",
+        brief_columns!(),
+        " FROM call JOIN job ON job.seq = call.seq LEFT JOIN spec ON spec.seq = job.seq
+         WHERE call.receiver NOT IN (SELECT value FROM json_each(?1))
+         ORDER BY call.due_ms, call.seq LIMIT ?2"
+    );
+    let mut statement = connection.prepare_cached(CALLS)?;
+    let mut rows = statement.query(params![json_of(&except)?, stored(limit as u64)])?;
+    let mut jobs = Vec::new();
+    while let Some(row) = rows.next()? {
+        jobs.push(brief(row)?.1);
     }
     Ok(jobs)
 }

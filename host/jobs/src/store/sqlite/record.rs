@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::Fault;
 use crate::{
     id::{DeliveryId, JobId},
-    job::{Code, Job, Phase, Spec, Stage, Status, StopRequest, Wait},
+    job::{Call, Code, Job, Phase, Spec, Stage, Status, StopRequest, Wait},
 };
 
 /// The columns that [`brief`] reads, in its order.
@@ -52,6 +52,8 @@ struct Life<'a> {
     detail: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     debt: Option<Cow<'a, DeliveryId>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    call: Option<Cow<'a, Call>>,
     endings: u32,
     updated_ms: u64,
 }
@@ -144,6 +146,7 @@ pub(super) fn life_of(job: &Job) -> Result<String, Fault> {
         stop: job.stop.as_ref().map(Cow::Borrowed),
         detail: job.detail.as_deref().map(Cow::Borrowed),
         debt: job.debt.as_ref().map(Cow::Borrowed),
+        call: job.call.as_ref().map(Cow::Borrowed),
         endings: job.endings,
         updated_ms: job.updated_ms,
     };
@@ -206,6 +209,7 @@ pub(super) fn brief(row: &Row<'_>) -> Result<(i64, Job), Fault> {
         stop: life.stop.map(Cow::into_owned),
         detail: life.detail.map(Cow::into_owned),
         debt: life.debt.map(Cow::into_owned),
+        call: life.call.map(Cow::into_owned),
         endings: life.endings,
         created_ms: row.get::<_, i64>(3)?.cast_unsigned(),
         updated_ms: life.updated_ms,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     id::JobId,
-    job::{Job, Run, Status},
+    job::{Job, Run, Status, Webhook},
     session::{Entry, Session},
     store::{Head, Rows, StoreError},
 };
@@ -116,6 +116,7 @@ impl Tables<'_> {
             params![sequence, job.depth, job.created_ms.cast_signed(), spec_of(job)?, spec.input],
         )?;
         self.write_result(sequence, None, result_of(job))?;
+        self.write_call(sequence, None, call_of(job))?;
         self.memory.keep(sequence, job);
         Ok(())
     }
@@ -148,6 +149,7 @@ impl Tables<'_> {
             )?;
         }
         self.write_result(sequence, result_of(&old), result_of(job))?;
+        self.write_call(sequence, call_of(&old), call_of(job))?;
         if job.status().is_terminal() && job.debt.is_none() {
             // Hardly anything happens to it any more.
             self.memory.drop_job(job.id);
@@ -171,6 +173,25 @@ impl Tables<'_> {
             }
             None => {
                 self.execute("DELETE FROM result WHERE seq = ?1", params![sequence])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_call(
+        &mut self,
+        sequence: i64,
+        old: Option<(u64, &Webhook)>,
+        new: Option<(u64, &Webhook)>,
+    ) -> Result<(), Fault> {
+        match new {
+            new if new == old => {}
+            Some((due_ms, webhook)) => {
+                let sql = "INSERT OR REPLACE INTO call (seq, due_ms, receiver) VALUES (?1, ?2, ?3)";
+                self.execute(sql, params![sequence, stored(due_ms), webhook.receiver()])?;
+            }
+            None => {
+                self.execute("DELETE FROM call WHERE seq = ?1", params![sequence])?;
             }
         }
         Ok(())
@@ -292,8 +313,10 @@ impl Tables<'_> {
     }
 
     fn oldest(&mut self, before_ms: u64, keep: u64, limit: usize) -> Result<Vec<JobId>, Fault> {
-        // What is owed is passed over, and counts all the same.
-        const ALL_ENDED: &str = "SELECT ended_ms, seq, id, 0 FROM job
+        // What is owed, or a webhook is to be told of, is passed over, and counts all the
+        // same.
+        const ALL_ENDED: &str = "SELECT ended_ms, seq, id,
+                    EXISTS (SELECT 1 FROM call WHERE call.seq = job.seq) FROM job
                  WHERE ended_ms IS NOT NULL AND owed = 0
              UNION ALL
              SELECT ended_ms, seq, id, 1 FROM job
@@ -345,6 +368,12 @@ impl Tables<'_> {
         )?;
         Ok(number.cast_unsigned())
     }
+}
+
+/// Returns when a job's webhook is to be told, and which that is, if it is to be.
+fn call_of(job: &Job) -> Option<(u64, &Webhook)> {
+    let due_ms = job.due_call().and_then(|call| call.due_ms)?;
+    Some((due_ms, job.spec.webhook.as_ref()?))
 }
 
 fn result_of(job: &Job) -> Option<&str> {
