@@ -320,6 +320,9 @@ impl Inner {
 
     fn tell_of(&self, job: &Job, before: Option<Status>) {
         let status = job.status();
+        if before.is_none() {
+            self.report(|| self.world.reports.on_spawned(job));
+        }
         if before != Some(status) || status == Status::Working {
             self.report(|| self.world.reports.on_job_update(job));
         }

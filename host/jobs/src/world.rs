@@ -248,6 +248,11 @@ impl Following {
 /// What has to be heard is owed until it is settled, so a report that is lost in a crash
 /// comes again.
 pub trait Reports: Send + Sync + 'static {
+    /// A job is there that was not. Its update is told after that.
+    fn on_spawned(&self, job: &Job) {
+        let _ = job;
+    }
+
     /// A job has ended, and whoever it works for has not heard of it. The job is as it
     /// was when it ended, whatever has become of it since.
     fn on_finished(&self, job: &Job) {
