@@ -12,6 +12,7 @@ mod query;
 mod session;
 mod spawn;
 mod task;
+mod trace;
 
 pub use host::{
     BackupRequest, ErrorReply, FileName, FileView, FilesReply, HealthReply, HostAbout, JobCounts,
@@ -36,12 +37,13 @@ pub use session::{
     DeliveryReply, EntriesReply, EntryReply, EntryRequest, EntryView, JobCardView, SessionView,
     SettleReply, SettleRequest,
 };
+pub(crate) use spawn::check_key;
 pub use spawn::{Expects, Grant, SpawnRequest, Target};
-pub(crate) use spawn::{check_key, is_traceparent};
 pub use task::{
     StopMode, StoppedBy, TaskStatus, TaskStopOutcome, TaskStopReply, TaskStopRequest, TaskView,
     TasksReply, UsageView,
 };
+pub use trace::{InvalidTraceParent, TraceParent};
 
 use crate::error::Failure;
 

@@ -25,7 +25,7 @@ use crate::{
     error::{Failure, Reason},
     wire::{
         AnswerRequest, FilesQuery, FilesReply, HandQuery, JobView, ListQuery, LookQuery, Page,
-        PruneReply, SpawnRequest, StopOutcome, StopReply, StopRequest, check_key, is_traceparent,
+        PruneReply, SpawnRequest, StopOutcome, StopReply, StopRequest, TraceParent, check_key,
     },
 };
 
@@ -92,8 +92,8 @@ fn key(sent: Option<String>, headers: &HeaderMap) -> Result<Option<String>, Fail
 fn trace(headers: &HeaderMap) -> Option<String> {
     let mut values = headers.get_all(TRACE_HEADER).iter();
     let trace = values.next()?.to_str().ok()?;
-    let is_one = values.next().is_none();
-    (is_one && is_traceparent(trace)).then(|| trace.to_owned())
+    let trace: TraceParent = trace.parse().ok()?;
+    values.next().is_none().then(|| trace.to_string())
 }
 
 pub(super) async fn list(

@@ -7,7 +7,7 @@ use backlot_registry::Kind;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
-use super::{RetryView, at_most, check_session};
+use super::{RetryView, TraceParent, at_most, check_session};
 use crate::error::Failure;
 
 /// Asks for a job.
@@ -181,12 +181,11 @@ impl SpawnRequest {
             policy.check()?;
         }
         self.webhook.as_deref().map(check_webhook).transpose()?;
-        match self.traceparent.as_deref() {
-            Some(parent) if !is_traceparent(parent) => {
-                Err(Failure::invalid("`traceparent` is none that W3C's Trace Context knows"))
-            }
-            _ => Ok(()),
+        at_most("traceparent", self.traceparent.as_deref(), TRACE)?;
+        if let Some(Err(error)) = self.traceparent.as_deref().map(str::parse::<TraceParent>) {
+            return Err(Failure::invalid(format!("`traceparent`: {error}")));
         }
+        Ok(())
     }
 
     /// Returns what does the job.
@@ -261,27 +260,6 @@ fn check_webhook(webhook: &str) -> Result<(), Failure> {
         Some(at) if !at.host().is_empty() => Ok(()),
         _ => Err(bad("names no server")),
     }
-}
-
-/// Tells whether a text is a `traceparent` as W3C's Trace Context has it.
-pub(crate) fn is_traceparent(text: &str) -> bool {
-    let is_hex = |part: &str, digits: usize| {
-        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        part.len() == digits && part.bytes().all(is_digit)
-    };
-    let is_id = |part: &str, digits| is_hex(part, digits) && part.bytes().any(|it| it != b'0');
-    let mut parts = text.splitn(5, '-');
-    let mut next = || parts.next().unwrap_or_default();
-    let (version, trace, span, flags) = (next(), next(), next(), next());
-    let is_known = is_hex(version, 2) && version != "ff";
-    // Versions to come may have more behind that.
-    let is_whole = parts.next().is_none() || version != "00";
-    is_known
-        && is_id(trace, 32)
-        && is_id(span, 16)
-        && is_hex(flags, 2)
-        && is_whole
-        && text.len() <= TRACE
 }
 
 /// Refuses a path that means something else to the host than to who asks.
@@ -486,24 +464,11 @@ mod tests {
 
     #[test]
     fn which_trace_it_belongs_to() {
-        let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        assert!(is_traceparent(trace));
-        assert!(is_traceparent(&format!("cc{}-more", &trace[2..])));
-        let bad = [
-            String::new(),
-            format!("{trace}-more"),
-            format!("ff{}", &trace[2..]),
-            trace.to_uppercase(),
-            trace.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
-            trace.replace("b7ad6b7169203331", &"0".repeat(16)),
-            trace[..trace.len() - 1].to_owned(),
-            trace.replace('-', "_"),
-            format!("cc{}-{}", &trace[2..], "a".repeat(TRACE)),
-        ];
-        for bad in bad {
-            assert!(!is_traceparent(&bad), "{bad}");
-        }
-        assert!(refused(r#"{"kind":"a","traceparent":"x"}"#).starts_with("`traceparent` is none"));
+        let told = refused(r#"{"kind":"a","traceparent":"x"}"#);
+        assert!(told.starts_with("`traceparent`: \"x\" is no traceparent"), "{told}");
+        let trace = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-";
+        let long = format!(r#"{{"kind":"a","traceparent":"{trace}{}"}}"#, "a".repeat(TRACE));
+        assert!(refused(&long).starts_with("`traceparent` has "), "{}", refused(&long));
     }
 
     #[test]
