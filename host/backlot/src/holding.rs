@@ -10,13 +10,13 @@ use std::{
 };
 
 use backlot_jobs::{HoldError, Job, JobId, Recovered};
-use backlot_registry::{BoxFuture, Kind, SurfaceGuard};
+use backlot_registry::{BoxFuture, Catalog as _, Kind, SurfaceGuard};
 use backlot_surface::{
-    Api, BindRefused, Door, Failure, Guard, HostSide, KindChange, ListenError, Reason, TlsError,
-    TokenError, Tokens, Warning, listen_tcp, may_bind, mcp, tls_config,
+    Api, BindRefused, Door, Failure, Guard, HostGauges, HostSide, KindChange, ListenError, Reason,
+    TlsError, TokenError, Tokens, Warning, listen_tcp, may_bind, mcp, tls_config,
     wire::{HostAbout, SpawnRequest},
 };
-use backlot_wasm::{DrainError, Plugins, RollbackError, chain};
+use backlot_wasm::{DrainError, Engine, Plugins, RollbackError, chain};
 use rustls::ServerConfig;
 use tokio::{
     net::{TcpListener, UnixListener},
@@ -173,6 +173,7 @@ impl Holding {
             jobs: jobs.clone(),
             host: Arc::downgrade(&host),
             plugins: host.plugins().clone(),
+            engine: host.engine().clone(),
             asked_to_end: asked_to_end.clone(),
             about: about.clone(),
             warnings: warnings.clone(),
@@ -183,9 +184,12 @@ impl Holding {
             registry: host.registry().clone(),
             catalog: Arc::new(host.catalog().clone()),
             feed: jobs.feed().clone(),
+            metrics: jobs.metrics().clone(),
             mcp,
             host: Arc::new(side),
         };
+        // It ends with the catalogue.
+        tokio::spawn(jobs.metrics().clone().follow(host.catalog().changes()));
         let (stop, stopped) = oneshot::channel();
         let stopped = async {
             // Also when whoever could say so is gone.
@@ -424,6 +428,7 @@ struct Side {
     /// It goes with whoever holds the folder, however long others hold on to this.
     host: Weak<Host>,
     plugins: Plugins,
+    engine: Engine,
     asked_to_end: Arc<Asked>,
     about: HostAbout,
     /// What there is to say of where it listens.
@@ -511,6 +516,14 @@ impl HostSide for Side {
 
     fn about(&self) -> HostAbout {
         self.about.clone()
+    }
+
+    fn gauges(&self) -> HostGauges {
+        HostGauges {
+            task_capacity: self.engine.capacity().tasks.into(),
+            tasks: self.engine.instances() as u64,
+            guest_memory: self.engine.guest_memory(),
+        }
     }
 }
 

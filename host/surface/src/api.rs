@@ -10,6 +10,7 @@ use crate::{
     error::Failure,
     feed::Feed,
     mcp,
+    metrics::Metrics,
     wire::{HostAbout, SpawnRequest},
 };
 
@@ -27,6 +28,8 @@ pub struct Api {
     pub catalog: Arc<dyn Catalog>,
     /// What becomes of the jobs.
     pub feed: Feed,
+    /// What is counted.
+    pub metrics: Metrics,
     /// How the host is shown to models.
     pub mcp: mcp::Options,
     /// The host.
@@ -92,6 +95,20 @@ pub trait HostSide: Send + Sync + 'static {
 
     /// Returns which host this is.
     fn about(&self) -> HostAbout;
+
+    /// Returns what the host alone can measure.
+    fn gauges(&self) -> HostGauges;
+}
+
+/// What a host measures of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostGauges {
+    /// How many tasks of components can live at a time.
+    pub task_capacity: u64,
+    /// How many live.
+    pub tasks: u64,
+    /// The linear memory that guests have, in bytes.
+    pub guest_memory: u64,
 }
 
 /// What is done to a kind.

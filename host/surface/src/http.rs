@@ -11,6 +11,7 @@ mod host;
 mod jobs;
 mod kinds;
 mod listen;
+mod metrics;
 mod output;
 mod rate;
 mod readers;
@@ -28,6 +29,7 @@ use axum::{
         HeaderValue, Uri,
         header::{CONTENT_TYPE, RETRY_AFTER},
     },
+    middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
 };
@@ -94,8 +96,10 @@ fn routes(surface: Surface) -> Router {
         .route("/v1/live", get(host::live))
         .route("/v1/ready", get(host::ready))
         .route("/v1/shutdown", post(host::shutdown))
+        .route("/metrics", get(metrics::page))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(surface.clone(), metrics::count))
         .with_state(surface)
 }
 

@@ -18,13 +18,15 @@ mod api;
 mod feed;
 mod http;
 pub mod mcp;
+mod metrics;
+mod process;
 mod tokens;
 
 // The other end.
 mod client;
 
 pub use access::{Principal, Role};
-pub use api::{Api, HostSide, KindChange};
+pub use api::{Api, HostGauges, HostSide, KindChange};
 pub use client::{Client, ClientError, Download};
 pub use error::{Failure, Reason};
 pub use feed::{Event, Feed, Listener};
@@ -32,4 +34,5 @@ pub use http::{
     BODY_BYTES, BindRefused, Bound, Door, Guard, ListenError, Rate, SESSION_HEADER, TlsError,
     Warning, listen_tcp, may_bind, router, serve, tls_config,
 };
+pub use metrics::Metrics;
 pub use tokens::{NewToken, TokenError, TokenView, Tokens};

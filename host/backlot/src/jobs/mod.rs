@@ -20,7 +20,7 @@ use backlot_jobs::{
     output::Limits,
 };
 use backlot_registry::{SessionId, SystemClock};
-use backlot_surface::Feed;
+use backlot_surface::{Feed, Metrics};
 use tokio::sync::{Notify, futures::Notified};
 
 use self::{
@@ -101,6 +101,7 @@ pub struct Jobs {
     record: Limits,
     changed: Arc<Notify>,
     feed: Feed,
+    metrics: Metrics,
     _keeping: Keeping,
     is_leaving: AtomicBool,
     numbers: Option<Numbers>,
@@ -140,7 +141,8 @@ impl Jobs {
         let opened = tokio::task::spawn_blocking(opened).await;
         let store = Arc::new(opened.unwrap_or(Err(StoreError::Closed))?);
         let versions = Arc::new(Versions::new(host, folder.components()));
-        let records = Arc::new(Records::new(folder.clone(), config.record));
+        let metrics = Metrics::default();
+        let records = Arc::new(Records::new(folder.clone(), config.record, metrics.clone()));
         let launcher =
             Arc::new(TaskLauncher::new(host, versions.clone(), records.clone(), numbers.clone()));
         let changed = Arc::new(Notify::new());
@@ -153,6 +155,7 @@ impl Jobs {
                 folder: folder.clone(),
                 changed: changed.clone(),
                 feed: feed.clone(),
+                metrics: metrics.clone(),
                 clearing: clearing.clone(),
             }),
             ..World::new(launcher.clone())
@@ -172,6 +175,7 @@ impl Jobs {
             record: config.record,
             changed,
             feed,
+            metrics,
             _keeping: keeping,
             numbers,
             is_leaving: AtomicBool::new(false),
@@ -214,6 +218,11 @@ impl Jobs {
     /// Returns what tells what becomes of the jobs.
     pub fn feed(&self) -> &Feed {
         &self.feed
+    }
+
+    /// Returns what is counted of the jobs.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Returns how much of each job is recorded.
@@ -317,11 +326,17 @@ struct Kept {
     folder: DataFolder,
     changed: Arc<Notify>,
     feed: Feed,
+    metrics: Metrics,
     clearing: Arc<Clearing>,
 }
 
 impl Reports for Kept {
+    fn on_spawned(&self, job: &Job) {
+        self.metrics.spawned(job);
+    }
+
     fn on_job_update(&self, job: &Job) {
+        self.metrics.changed(job);
         self.changed.notify_waiters();
         self.feed.changed(job);
         if job.status() != Status::Working
@@ -332,6 +347,7 @@ impl Reports for Kept {
     }
 
     fn on_removed(&self, jobs: &[JobId]) {
+        self.metrics.removed(jobs);
         self.feed.removed(jobs);
         let folders: Vec<PathBuf> = jobs.iter().map(|job| self.folder.job(job)).collect();
         let clearing = self.clearing.begin();

@@ -10,6 +10,7 @@ use backlot_jobs::{
     output::{Limits, Recorder, Stream as Recorded},
 };
 use backlot_registry::{Caller, Channel, Clock as _, Observer, Piece, Registry, Stream, TaskId};
+use backlot_surface::Metrics;
 use tokio::sync::Notify;
 
 use super::{CLOCK, lock};
@@ -21,12 +22,13 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(super) struct Records {
     folder: DataFolder,
     limits: Limits,
+    metrics: Metrics,
     watched: Mutex<HashMap<JobId, Weak<Notify>>>,
 }
 
 impl Records {
-    pub(super) fn new(folder: DataFolder, limits: Limits) -> Self {
-        Self { folder, limits, watched: Mutex::default() }
+    pub(super) fn new(folder: DataFolder, limits: Limits, metrics: Metrics) -> Self {
+        Self { folder, limits, metrics, watched: Mutex::default() }
     }
 
     pub(super) fn folder(&self) -> &DataFolder {
@@ -80,6 +82,7 @@ impl Records {
             };
             let into =
                 recorder.take().unwrap_or_else(|| Recorder::new(self.folder.job(job), self.limits));
+            self.metrics.recorded(piece.bytes.len());
             recorder = append(into, run, stream, piece).await;
             self.tell(job);
         }

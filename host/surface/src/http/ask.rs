@@ -111,6 +111,23 @@ impl<S: Sync> FromRequestParts<S> for Operating {
     }
 }
 
+/// Somebody who sees all, and asks as nobody else.
+pub(super) struct Overseeing;
+
+impl<S: Sync> FromRequestParts<S> for Overseeing {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let who = Who::from_request_parts(parts, state).await?;
+        match who.caller {
+            Caller::Operator => Ok(Self),
+            Caller::Session(_) | Caller::Anyone => {
+                Err(Failure::new(Reason::Forbidden, "only who sees all may see that"))
+            }
+        }
+    }
+}
+
 /// The name in the address.
 pub(super) struct Named(pub(super) String);
 
@@ -218,6 +235,29 @@ mod tests {
         for bad in [&[&b""[..]][..], &[b"a\xff"], &[b"a", b"a"], &[b"a\tb"], &[&long]] {
             assert_eq!(caller(bad).unwrap_err().reason, Reason::BadRequest, "{bad:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn only_who_sees_all_oversees() {
+        let oversees = async |principal: Principal, session: Option<&str>| {
+            let mut request = Request::builder().extension(principal);
+            if let Some(session) = session {
+                request = request.header(SESSION_HEADER, session);
+            }
+            let (mut parts, ()) = request.body(()).unwrap().into_parts();
+            let overseeing = Overseeing::from_request_parts(&mut parts, &()).await;
+            overseeing.err().map(|failure| failure.reason)
+        };
+        let forbidden = Some(Reason::Forbidden);
+        assert_eq!(oversees(Principal::operator("operator"), None).await, None);
+        assert_eq!(oversees(Principal::operator("operator"), Some("chat")).await, forbidden);
+        assert_eq!(oversees(Principal::observer("eve", None), None).await, None);
+        assert_eq!(oversees(Principal::observer("eve", None), Some("chat")).await, forbidden);
+        assert_eq!(
+            oversees(Principal::observer("eve", Some("chat".into())), None).await,
+            forbidden
+        );
+        assert_eq!(oversees(Principal::user("ann", "chat".into()), None).await, forbidden);
     }
 
     #[test]

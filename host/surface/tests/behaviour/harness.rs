@@ -18,7 +18,8 @@ use backlot_registry::{
     KindView, Registry,
 };
 use backlot_surface::{
-    Api, Client, ClientError, Failure, Feed, HostSide, KindChange, Reason, mcp, serve,
+    Api, Client, ClientError, Failure, Feed, HostGauges, HostSide, KindChange, Metrics, Reason,
+    mcp, serve,
     wire::{HostAbout, JobView, LookQuery, SpawnRequest, Target},
 };
 use tempfile::TempDir;
@@ -65,9 +66,11 @@ impl Host {
             registry: registry.clone(),
             catalog: script.clone(),
             feed: script.feed.clone(),
+            metrics: script.metrics.clone(),
             mcp: mcp::Options::default(),
             host: Arc::new(side),
         };
+        tokio::spawn(script.metrics.clone().follow(script.changes()));
         let listener = UnixListener::bind(folder.socket_address()).unwrap();
         let (close, closed) = oneshot::channel();
         let served = tokio::spawn(serve(vec![listener.into()], api, async {
@@ -158,6 +161,8 @@ pub(crate) struct Script {
     recorded: Mutex<HashMap<JobId, Weak<Notify>>>,
     /// What becomes of the jobs.
     feed: Feed,
+    /// What is counted.
+    pub(crate) metrics: Metrics,
     /// The kinds that there are.
     kinds: Mutex<Vec<KindView>>,
     announcer: Announcer,
@@ -278,11 +283,17 @@ impl Continue for Script {
 }
 
 impl Reports for Script {
+    fn on_spawned(&self, job: &Job) {
+        self.metrics.spawned(job);
+    }
+
     fn on_job_update(&self, job: &Job) {
+        self.metrics.changed(job);
         self.feed.changed(job);
     }
 
     fn on_removed(&self, jobs: &[JobId]) {
+        self.metrics.removed(jobs);
         self.feed.removed(jobs);
     }
 }
@@ -375,6 +386,10 @@ impl HostSide for Side {
 
     fn about(&self) -> HostAbout {
         HostAbout { pid: 7, program: "test".into(), ..HostAbout::default() }
+    }
+
+    fn gauges(&self) -> HostGauges {
+        HostGauges { task_capacity: 100, tasks: 3, guest_memory: 65_536 }
     }
 }
 
