@@ -219,7 +219,7 @@ async fn c67_a_full_disk_loses_no_ending() {
             // There was room in what is written already.
             Ok(_) => {}
             Err(ClientError::Failure(reply)) => {
-                refusal = Some(reply.error);
+                refusal = Some(reply);
                 break;
             }
             Err(error) => panic!("the host is gone: {error}"),
