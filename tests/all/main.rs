@@ -41,6 +41,7 @@ mod steps;
 mod stopping;
 mod storms;
 mod terminals;
+mod tokens;
 mod work_folder;
 
 use std::time::Duration;

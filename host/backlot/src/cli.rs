@@ -15,10 +15,12 @@ use clap::{Args, Parser, Subcommand};
 
 mod daemon;
 mod jobs;
+mod token;
 
 pub(crate) use self::{
     daemon::{Serve, Shutdown, Status},
     jobs::{Answer, AsJob, Backup, Files, Logs, Prune, Ps, Restore, Retry, Rm, Show, Stop, Wait},
+    token::{TokenAdd, TokenCommand, TokenLs, TokenRm, TokenVerb},
 };
 use crate::{
     commands::{self, Verb},
@@ -153,6 +155,7 @@ pub(crate) enum Command {
     Check(Check),
     Doctor(Doctor),
     Plugin(PluginVerb),
+    Token(TokenVerb),
     Policy(PolicyVerb),
     Completions(Completions),
     Man(Man),
@@ -673,7 +676,7 @@ fn asked_for_json(words: &[OsString]) -> Option<Verb> {
     own.iter().find_map(|word| match word.to_str()? {
         "run" | "dev" => Some(Verb::Run),
         "ps" | "show" | "logs" | "wait" | "stop" | "retry" | "answer" | "files" | "rm"
-        | "prune" | "serve" | "shutdown" => Some(Verb::Job),
+        | "prune" | "serve" | "shutdown" | "token" => Some(Verb::Job),
         "status" => Some(Verb::Status),
         "kinds" => Some(Verb::Kinds),
         "doctor" => Some(Verb::Doctor),

@@ -8,7 +8,7 @@ use backlot_jobs::{
 };
 use http::StatusCode;
 
-use crate::wire::ErrorReply;
+use crate::{tokens::TokenError, wire::ErrorReply};
 
 /// Defines [`Reason`] and its table, so that a reason without a row is none.
 macro_rules! reasons {
@@ -383,6 +383,26 @@ impl From<TreeError> for Failure {
     }
 }
 
+impl From<TokenError> for Failure {
+    fn from(error: TokenError) -> Self {
+        let reason = match &error {
+            TokenError::Name(_) | TokenError::Session(_) | TokenError::OperatorSession => {
+                Reason::Invalid
+            }
+            TokenError::Taken(_)
+            | TokenError::Full(_)
+            | TokenError::Unknown(_)
+            | TokenError::Exposed { .. }
+            | TokenError::NotOwn { .. }
+            | TokenError::Locked { .. } => Reason::Refused,
+            TokenError::Damaged { .. } => Reason::Damaged,
+            TokenError::Io { .. } => Reason::Io,
+            TokenError::NoRandom(_) => Reason::NoRandom,
+        };
+        Self::of(reason, &error)
+    }
+}
+
 impl From<OpenFileError> for Failure {
     fn from(error: OpenFileError) -> Self {
         let reason = match &error {
@@ -538,6 +558,18 @@ mod tests {
             TreeError::Stop(StopError::Refused(why())) => GoesOn,
             TreeError::Store(StoreError::Closed) => Closed,
             TreeError::Random(NoRandom(why())) => NoRandom,
+            TokenError::Name(why()) => Invalid,
+            TokenError::Session(why()) => Invalid,
+            TokenError::OperatorSession => Invalid,
+            TokenError::Taken(why()) => Refused,
+            TokenError::Full(1) => Refused,
+            TokenError::Unknown(why()) => Refused,
+            TokenError::Exposed { path: path(), mode: 0o644 } => Refused,
+            TokenError::NotOwn { path: path() } => Refused,
+            TokenError::Locked { path: path() } => Refused,
+            TokenError::Damaged { path: path(), why: why() } => Damaged,
+            TokenError::Io { path: path(), source: io::ErrorKind::PermissionDenied.into() } => Io,
+            TokenError::NoRandom(why()) => NoRandom,
             OpenFileError::Outside { path: path() } => Invalid,
             OpenFileError::Missing { path: path() } => UnknownFile,
             OpenFileError::NotAFile { path: path() } => UnknownFile,

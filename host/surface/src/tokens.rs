@@ -115,16 +115,19 @@ impl Tokens {
         known.list.clone()
     }
 
-    /// Makes a token, and returns it. Nobody can read it from anywhere later.
+    /// Makes a token, and returns it with what is told of it. Nobody can read it from
+    /// anywhere later.
     ///
     /// # Errors
     ///
     /// When there is one of that name, or it cannot be written down.
-    pub fn add(&self, new: NewToken) -> Result<String, TokenError> {
+    pub fn add(&self, new: NewToken) -> Result<(TokenView, String), TokenError> {
         self.change(|list| {
-            let token = random()?;
-            list.add(new.entry(&digest(&token), now_ms())?)?;
-            Ok(token)
+            let (token, now_ms) = (random()?, now_ms());
+            let entry = new.entry(&digest(&token), now_ms)?;
+            let view = entry.view(now_ms);
+            list.add(entry)?;
+            Ok((view, token))
         })
     }
 
@@ -322,7 +325,7 @@ mod tests {
     fn a_token_is_its_principals_until_it_is_removed() {
         let (_scratch, folder) = folder();
         let tokens = Tokens::open(&folder).unwrap();
-        let token = tokens.add(user("ann")).unwrap();
+        let (_, token) = tokens.add(user("ann")).unwrap();
         assert_eq!(token.len(), TOKEN_CHARS);
         assert!(token.starts_with("bl_"));
         let ann = Principal::user("ann", "ann".into());
@@ -341,7 +344,7 @@ mod tests {
     fn what_is_no_token_is_nobodys() {
         let (_scratch, folder) = folder();
         let tokens = Tokens::open(&folder).unwrap();
-        let token = tokens.add(user("ann")).unwrap();
+        let (_, token) = tokens.add(user("ann")).unwrap();
         let wrong = format!("{}{}", &token[..45], if token.ends_with('A') { 'E' } else { 'A' });
         for bad in ["", "bl_", &token[3..], &token[..45], &wrong, &format!("{token} ")] {
             assert_eq!(tokens.authenticate(bad), None, "{bad}");
@@ -353,7 +356,7 @@ mod tests {
         let (_scratch, folder) = folder();
         let tokens = Tokens::open(&folder).unwrap();
         let soon = now_ms() + 60_000;
-        let token = tokens.add(NewToken { expires_ms: Some(soon), ..user("ann") }).unwrap();
+        let (_, token) = tokens.add(NewToken { expires_ms: Some(soon), ..user("ann") }).unwrap();
         assert!(tokens.authenticate_at(&token, soon - 1).is_some());
         assert_eq!(tokens.authenticate_at(&token, soon), None);
     }
@@ -388,7 +391,7 @@ mod tests {
         let add = |name: &String| {
             // As another process does it.
             let tokens = Tokens::open(&folder).unwrap();
-            tokens.add(user(name)).unwrap()
+            tokens.add(user(name)).unwrap().1
         };
         let made: Vec<String> = thread::scope(|scope| {
             let adding: Vec<_> = names.iter().map(|name| scope.spawn(move || add(name))).collect();
@@ -404,7 +407,7 @@ mod tests {
     fn what_others_can_read_is_refused() {
         let (_scratch, folder) = folder();
         let tokens = Tokens::open(&folder).unwrap();
-        let token = tokens.add(user("ann")).unwrap();
+        let (_, token) = tokens.add(user("ann")).unwrap();
         let path = folder.path().join(LIST);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let refused = Tokens::open(&folder).unwrap_err();
@@ -421,7 +424,7 @@ mod tests {
     fn the_last_good_list_holds() {
         let (_scratch, folder) = folder();
         let tokens = Tokens::open(&folder).unwrap();
-        let token = tokens.add(user("ann")).unwrap();
+        let (_, token) = tokens.add(user("ann")).unwrap();
         let path = folder.path().join(LIST);
         let good = fs::read(&path).unwrap();
         let bad = br#"{"tokens":[{"name":"ann","sha256":"00","role":"user"}]}"#;

@@ -15,6 +15,7 @@ mod serve;
 mod shutdown;
 mod start;
 mod status;
+mod token;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -31,7 +32,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Run,
-    /// A verb on jobs, or one that has a host begin or end.
+    /// A verb on jobs or tokens, or one that has a host begin or end.
     Job,
     Status,
     Kinds,
@@ -86,6 +87,7 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
         Command::Check(check) => check::check(check, &cli.common, console).await,
         Command::Doctor(doctor) => doctor::doctor(doctor, &cli.common, console).await,
         Command::Plugin(verb) => plugin::plugin(verb, &cli.common, console).await,
+        Command::Token(verb) => token::token(verb, &cli.common, console).await,
         Command::Policy(policy) => match policy.verb {
             PolicyCommand::Check(check) => policy::check(check, &cli.common, console).await,
             PolicyCommand::Explain(explain) => {

@@ -149,7 +149,7 @@ impl Entry {
         self.expires_ms.is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
-    fn view(&self, now_ms: u64) -> TokenView {
+    pub(super) fn view(&self, now_ms: u64) -> TokenView {
         TokenView {
             name: self.name.clone(),
             role: self.role,

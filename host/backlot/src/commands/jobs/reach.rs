@@ -1,6 +1,6 @@
 //! Who is asked about jobs: the host that holds the data folder, or the folder itself.
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Duration};
 
 use backlot_jobs::{
     DataFolder, FolderError, Job, JobId, LookError, Query, SqliteOptions, SqliteStore, Status,
@@ -88,9 +88,14 @@ pub(super) struct Acting {
     pub(super) holding: Option<Holding>,
 }
 
+/// Returns where the data folder is to be.
+pub(in crate::commands) fn path(common: &Common) -> Result<PathBuf, Told> {
+    common.data().ok_or_else(no_home)
+}
+
 /// Returns the data folder, which is made if need be.
 pub(in crate::commands) fn folder(common: &Common) -> Result<DataFolder, Told> {
-    let path = common.data().ok_or_else(no_home)?;
+    let path = path(common)?;
     DataFolder::open(&path).map_err(|error| unusable(&error))
 }
 
@@ -105,12 +110,12 @@ pub(in crate::commands) fn existing(common: &Common) -> Result<Option<DataFolder
 }
 
 /// Returns the data folder, which has to be there.
-pub(super) fn found(common: &Common) -> Result<DataFolder, Told> {
-    let path = common.data().ok_or_else(no_home)?;
+pub(in crate::commands) fn found(common: &Common) -> Result<DataFolder, Told> {
+    let path = path(common)?;
     DataFolder::find(&path).map_err(|error| unusable(&error))
 }
 
-fn unusable(error: &FolderError) -> Told {
+pub(in crate::commands) fn unusable(error: &FolderError) -> Told {
     Told::new(Reason::Refused, render::chain(error))
 }
 
