@@ -48,6 +48,7 @@ use crate::{
     access::Principal,
     api::Api,
     error::{Failure, Reason},
+    mcp,
 };
 
 /// The media type of what went wrong (RFC 9457).
@@ -65,6 +66,7 @@ fn operated(routes: Router) -> Router {
 }
 
 fn routes(surface: Surface) -> Router {
+    let mcp = mcp::router(surface.api.clone(), surface.closing.clone());
     Router::new()
         .route("/v1/jobs", post(jobs::spawn).get(jobs::list))
         // Whoever asks for the head alone is told nothing, and nothing is settled by it.
@@ -101,6 +103,7 @@ fn routes(surface: Surface) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(from_fn_with_state(surface.clone(), metrics::count))
         .with_state(surface)
+        .merge(mcp)
 }
 
 /// What the routes share.
@@ -157,7 +160,7 @@ impl IntoResponse for Failure {
 }
 
 /// Drives what changes something to its end, also where who asked for it goes away.
-async fn to_the_end<T: Send + 'static>(
+pub(crate) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
     let done = tokio::spawn(work).await;

@@ -34,6 +34,8 @@ use tokio::{
 /// to end, `ask` asks a person after its first run, `wrong` is refused and `later` is
 /// unavailable. A stop whose reason is `refuse` is refused.
 pub(crate) struct Host {
+    /// What surfaces are of.
+    pub(crate) api: Api,
     pub(crate) script: Arc<Script>,
     pub(crate) manager: Manager,
     pub(crate) folder: DataFolder,
@@ -73,14 +75,14 @@ impl Host {
         tokio::spawn(script.metrics.clone().follow(script.changes()));
         let listener = UnixListener::bind(folder.socket_address()).unwrap();
         let (close, closed) = oneshot::channel();
-        let served = tokio::spawn(serve(vec![listener.into()], api, async {
+        let served = tokio::spawn(serve(vec![listener.into()], api.clone(), async {
             let _ = closed.await;
         }));
         for session in ["chat", "other"] {
             manager.open_session(session.into()).await.unwrap();
         }
         let (close, served) = (Some(close), Some(served));
-        Self { script, manager, folder, registry, close, served, _scratch: scratch }
+        Self { api, script, manager, folder, registry, close, served, _scratch: scratch }
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -185,6 +187,16 @@ impl Script {
         let (run, end) = self.runs.lock().unwrap().remove(&job).unwrap();
         let (detail, output) = (Some(format!("{ending:?}")), Some(output.to_owned()));
         let _ = end.send(RunOutcome { run: Some(run), ending, detail, output });
+    }
+
+    /// Tells whether a run of a job is under way.
+    pub(crate) fn is_under_way(&self, job: JobId) -> bool {
+        self.runs.lock().unwrap().contains_key(&job)
+    }
+
+    /// Returns how many runs are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.runs.lock().unwrap().len()
     }
 
     fn recorded(&self, job: JobId) -> Arc<Notify> {

@@ -17,6 +17,7 @@ mod host;
 mod hostile;
 mod jobs;
 mod kinds;
+mod mcp;
 mod metrics;
 mod output;
 mod sessions;

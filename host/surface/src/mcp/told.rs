@@ -1,0 +1,192 @@
+//! What clients are told, until it is written down that they were.
+//!
+//! An answer that tells of endings has a [`Receipt`]. Whoever hands the answer over says so
+//! to the request's [`Handover`], and what was told is settled then. An answer that is never
+//! handed over settles nothing, and what it would have told is told again.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fmt, mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use backlot_jobs::{DeliveryId, Job, JobId, Manager, message};
+use backlot_registry::SessionId;
+
+/// How many endings come with one answer; the others come with the next. It keeps an answer
+/// within what a client takes.
+const ENDINGS: usize = 25;
+
+/// How many places are remembered up to which output was told. A place that is forgotten
+/// has its output told again, from the beginning.
+const PLACES: usize = 1_024;
+
+/// What the clients of a server were told, and is not written down yet. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Told(Arc<Inner>);
+
+struct Inner {
+    manager: Manager,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The endings in answers that are under way, or being settled.
+    under_way: HashSet<DeliveryId>,
+    /// Up to where output was told, by whom it was told to and the job.
+    places: HashMap<(SessionId, JobId), u64>,
+    /// The same, in the order in which they came.
+    order: VecDeque<(SessionId, JobId)>,
+}
+
+impl Told {
+    pub(super) fn new(manager: Manager) -> Self {
+        Self(Arc::new(Inner { manager, state: Mutex::default() }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns up to where the output of a job was told to a session.
+    pub(super) fn place(&self, session: &SessionId, job: JobId) -> u64 {
+        self.state().places.get(&(session.clone(), job)).copied().unwrap_or_default()
+    }
+
+    fn move_place(&self, session: SessionId, job: JobId, to: u64) {
+        let state = &mut *self.state();
+        let key = (session, job);
+        if state.places.insert(key.clone(), to).is_none() {
+            state.order.push_back(key);
+            if state.order.len() > PLACES
+                && let Some(oldest) = state.order.pop_front()
+            {
+                state.places.remove(&oldest);
+            }
+        }
+    }
+
+    /// Marks the endings as told that nobody else is telling, and returns those.
+    fn claim(&self, ids: impl Iterator<Item = DeliveryId>) -> HashSet<DeliveryId> {
+        let mut state = self.state();
+        ids.filter(|id| state.under_way.insert(id.clone())).collect()
+    }
+
+    /// Returns the message about what a session is owed, apart from what this answer or
+    /// another one tells already.
+    pub(super) async fn owed(&self, receipt: &mut Receipt) -> Option<String> {
+        let session = receipt.session.clone()?;
+        // One that cannot be read is still owed, and the answer is not to fail for it.
+        let owed = self.0.manager.owed(&session).await.inspect_err(|error| {
+            tracing::warn!(%session, "what is owed to a session cannot be read: {error}");
+        });
+        let jobs: Vec<Job> = owed.ok()??.jobs;
+        let claimed = self.claim(jobs.iter().take(ENDINGS).filter_map(|job| job.debt.clone()));
+        let is_claimed = |job: &Job| job.debt.as_ref().is_some_and(|debt| claimed.contains(debt));
+        let jobs: Vec<Job> = jobs.into_iter().filter(is_claimed).collect();
+        receipt.ids.extend(claimed);
+        (!jobs.is_empty()).then(|| message(&jobs))
+    }
+
+    /// Returns the receipt of an answer to somebody of a session; of none where what is told
+    /// settles nothing.
+    pub(super) fn receipt(&self, session: Option<&SessionId>) -> Receipt {
+        Receipt {
+            told: self.clone(),
+            session: session.cloned(),
+            ids: HashSet::new(),
+            in_hand: Vec::new(),
+            place: None,
+        }
+    }
+}
+
+/// What follows once an answer was handed over. Dropped, nothing does.
+pub(super) struct Receipt {
+    told: Told,
+    session: Option<SessionId>,
+    /// The endings that the answer tells of.
+    ids: HashSet<DeliveryId>,
+    /// The jobs whose endings the answer is about.
+    in_hand: Vec<Job>,
+    /// Up to where it tells the output of a job.
+    place: Option<(JobId, u64)>,
+}
+
+impl Receipt {
+    /// Notes that the answer tells how a job has ended, where it has.
+    pub(super) fn reports(&mut self, job: &Job) {
+        let works_for_it = self.session.as_ref() == Some(&job.spec.parent);
+        if let Some(debt) = job.debt.clone().filter(|_| works_for_it) {
+            // Where another answer tells it as well, both do.
+            self.ids.extend(self.told.claim(std::iter::once(debt)));
+            self.in_hand.push(job.clone());
+        }
+    }
+
+    /// Notes that the answer tells the output of a job up to an offset.
+    pub(super) fn tells_up_to(&mut self, job: JobId, offset: u64) {
+        self.place = Some((job, offset));
+    }
+
+    /// Settles what was told.
+    async fn settle(mut self) {
+        let manager = self.told.0.manager.clone();
+        for job in mem::take(&mut self.in_hand) {
+            if let Err(error) = manager.delivered(&job).await {
+                tracing::warn!(job = %job.id, "an ending in hand was not settled: {error}");
+            }
+        }
+        let Some(session) = self.session.clone() else { return };
+        let ids: Vec<DeliveryId> = self.ids.iter().cloned().collect();
+        if let Err(error) = manager.settle(&session, &ids).await {
+            tracing::warn!(%session, "endings that were told were not settled: {error}");
+        }
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        let mut state = self.told.state();
+        for id in &self.ids {
+            state.under_way.remove(id);
+        }
+    }
+}
+
+/// Where the answer to one request leaves its receipt, until the answer was handed over.
+#[derive(Clone, Default)]
+pub(super) struct Handover(Arc<Mutex<Vec<Receipt>>>);
+
+impl Handover {
+    /// Keeps a receipt until the answer was handed over.
+    pub(super) fn keep(&self, receipt: Receipt) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(receipt);
+    }
+
+    /// Says that the answer was handed over: what it told is settled.
+    pub(super) fn given(&self) {
+        let receipts = mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        if receipts.is_empty() {
+            return;
+        }
+        for receipt in &receipts {
+            if let (Some(session), Some((job, to))) = (&receipt.session, receipt.place) {
+                receipt.told.move_place(session.clone(), job, to);
+            }
+        }
+        // It is written whatever becomes of the connection.
+        tokio::spawn(async move {
+            for receipt in receipts {
+                receipt.settle().await;
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Handover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handover").finish_non_exhaustive()
+    }
+}

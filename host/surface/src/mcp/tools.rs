@@ -1,0 +1,387 @@
+//! The tools that there are, as models read of them.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use backlot_registry::{Catalog, Form, Kind, KindDescriptor, KindState, KindView};
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::Options;
+
+/// The longest that a call may wait, in seconds.
+pub(super) const WAIT_MOST: u64 = 120;
+
+/// How many kinds the description of `spawn_task` tells of. More would take what a model can
+/// take in, and it learns of the others by name.
+const KINDS_TOLD: usize = 40;
+/// How many kinds its schema names. Past that any name is taken, and looked up.
+const KINDS_NAMED: usize = 200;
+/// How much of a kind's summary it has, in characters.
+const SUMMARY: usize = 120;
+/// The longest schema of an input that it has, in bytes. Others are told by the error that
+/// follows on an input that does not fit.
+const SCHEMA: usize = 300;
+/// The most of all kinds together, in bytes.
+const KINDS_BYTES: usize = 8 << 10;
+
+/// A verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Spawn,
+    Status,
+    Retry,
+    Stop,
+}
+
+impl Verb {
+    const ALL: [Self; 4] = [Self::Spawn, Self::Status, Self::Retry, Self::Stop];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Spawn => "spawn_task",
+            Self::Status => "task_status",
+            Self::Retry => "task_retry",
+            Self::Stop => "task_stop",
+        }
+    }
+
+    /// Returns the verb of that name. No kind has such a name: kinds have no underscores.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|verb| verb.name() == name)
+    }
+}
+
+/// Returns the tools: the verbs, and the kinds that are exposed. Who may only look has the
+/// one verb that does.
+pub(super) fn offered(catalog: &dyn Catalog, options: &Options, may_change: bool) -> Vec<Tool> {
+    if !may_change {
+        return vec![status()];
+    }
+    let kinds = catalog.kinds();
+    let kinds: Vec<_> = kinds.iter().filter_map(Offer::of).collect();
+    let mut tools = vec![spawn(&kinds), status(), retry(), stop()];
+    let exposed = kinds.iter().filter(|offer| options.exposes(offer.kind.as_str()));
+    tools.extend(exposed.map(|offer| offer.tool(options)));
+    tools
+}
+
+/// A kind that can be started now.
+pub(super) struct Offer<'a> {
+    pub(super) kind: &'a Kind,
+    descriptor: &'a KindDescriptor,
+    /// Whether it is a program, which has arguments and reads its input.
+    is_program: bool,
+}
+
+impl<'a> Offer<'a> {
+    pub(super) fn of(view: &'a KindView) -> Option<Self> {
+        let current = view.current.as_ref().filter(|_| view.state == KindState::Serving)?;
+        Some(Self {
+            kind: &view.kind,
+            descriptor: &current.descriptor,
+            is_program: current.contract.is_none(),
+        })
+    }
+
+    /// Returns the schema of its input, where it is one of objects, which are what the
+    /// arguments of a tool are.
+    fn schema(&self) -> Option<JsonObject> {
+        let schema: JsonObject =
+            serde_json::from_str(self.descriptor.input_schema.as_deref()?).ok()?;
+        (schema.get("type").and_then(Value::as_str) == Some("object")).then_some(schema)
+    }
+
+    fn tool(&self, options: &Options) -> Tool {
+        let seconds = options.foreground.as_secs();
+        let description = format!(
+            "{}\n\nWhat takes longer than {seconds} seconds goes on in the background: the answer \
+             then names a task, and you are told when it ends.",
+            line(&self.descriptor.summary, SUMMARY * 4)
+        );
+        let schema = self.schema().map_or_else(|| object(self.wrapped(), &[]), Arc::new);
+        Tool::new(self.kind.to_string(), description, schema)
+            .with_title(self.kind.to_string())
+            .with_annotations(ToolAnnotations::with_title(self.kind.as_str()))
+    }
+
+    /// Returns the properties of what is called instead, where its input is no object.
+    fn wrapped(&self) -> Value {
+        let input = match &self.descriptor.input_schema {
+            Some(schema) => {
+                format!("The input, as JSON that fits the schema {}", line(schema, 2_000))
+            }
+            None => "The input, as text.".to_owned(),
+        };
+        match self.is_program {
+            true => json!({
+                "args": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "The arguments of the program.",
+                },
+                "input": {"type": "string", "description": "What the program reads from its standard input."},
+            }),
+            false => json!({"input": {"type": "string", "description": input}}),
+        }
+    }
+
+    /// Returns what it is started with, by a call's arguments: its input, and its arguments
+    /// where it is a program.
+    ///
+    /// # Errors
+    ///
+    /// In words for whoever called.
+    pub(super) fn input(&self, arguments: JsonObject) -> Result<(String, Vec<String>), String> {
+        if self.schema().is_some() {
+            // Whether it fits is for the kind to say.
+            return Ok((Value::Object(arguments).to_string(), Vec::new()));
+        }
+        let (mut input, mut args) = (String::new(), Vec::new());
+        for (name, value) in arguments {
+            match (name.as_str(), value) {
+                ("input", Value::String(text)) => input = text,
+                ("input", Value::Null) | ("args", Value::Null) => {}
+                // What is no text is its JSON.
+                ("input", value) => input = value.to_string(),
+                ("args", value) if self.is_program => {
+                    args = serde_json::from_value(value)
+                        .map_err(|error| format!("`args` is a list of texts: {error}"))?;
+                }
+                (name, _) => {
+                    let known = if self.is_program { "`args` and `input`" } else { "`input`" };
+                    return Err(format!("there is no `{name}`: {} takes {known}", self.kind));
+                }
+            }
+        }
+        Ok((input, args))
+    }
+
+    /// Returns what is said of it in a line.
+    fn line(&self) -> String {
+        let mut text = format!("- {}: {}", self.kind, line(&self.descriptor.summary, SUMMARY));
+        if self.is_program {
+            text.push_str(" (a program: give `args`, and as `input` what it reads)");
+        }
+        if let Some(schema) = &self.descriptor.input_schema {
+            let compact = serde_json::from_str::<Value>(schema).map(|schema| schema.to_string());
+            match compact {
+                Ok(schema) if schema.len() <= SCHEMA => _ = write!(text, " Input: {schema}"),
+                _ => text.push_str(" Input: JSON, and what does not fit is told."),
+            }
+        }
+        if self.descriptor.form == Form::Stream {
+            text.push_str(" Its output comes piece by piece.");
+        }
+        text
+    }
+}
+
+fn spawn(kinds: &[Offer<'_>]) -> Tool {
+    let mut description = "\
+Starts work in the background and answers with its task id, while the work goes on by itself. \
+Use it for what takes longer than you want to wait for, and go on with something else meanwhile.
+
+You are told when the task ends: a message that begins with [task-notification] comes with the \
+answer of a later call. So do not ask again and again, and do not do the same work yourself as \
+well. If you cannot go on without the result, give `wait_seconds`: a task that ends within that \
+time answers with its result.
+
+"
+    .to_owned();
+    description.push_str(&told(kinds));
+    let mut kind = json!({"type": "string", "description": "What sort of work it is."});
+    if (1..=KINDS_NAMED).contains(&kinds.len()) {
+        let names = kinds.iter().map(|offer| offer.kind.to_string().into()).collect();
+        kind["enum"] = Value::Array(names);
+    }
+    let properties = json!({
+        "kind": kind,
+        "input": {
+            "type": ["string", "object"],
+            "description": "What the work is done on: an object where the kind takes JSON, or text.",
+        },
+        "args": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The arguments, of a kind that is a program.",
+        },
+        "label": {
+            "type": "string",
+            "maxLength": 256,
+            "description": "A few words under which the person sees the task.",
+        },
+        "wait_seconds": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": WAIT_MOST,
+            "description": "How long the answer may wait for the task to end. 0, which is usual, \
+                            answers at once.",
+        },
+        "key": {
+            "type": "string",
+            "description": "A name of your choice for this piece of work. A second call with the \
+                            same key gets the task of the first instead of another one.",
+        },
+        "attempts": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "How many attempts it may have in all.",
+        },
+        "retry": {
+            "type": "boolean",
+            "description": "Whether it is tried again by itself when it fails, with pauses, for \
+                            as long as it has attempts.",
+        },
+        "queue": {
+            "type": "boolean",
+            "description": "Whether it waits for its turn where too many tasks are live, instead \
+                            of being refused.",
+        },
+    });
+    tool(Verb::Spawn, "Start a task", description, properties, &["kind"]).with_annotations(hints(
+        "Start a task",
+        false,
+        false,
+        false,
+    ))
+}
+
+/// Returns what is told of the kinds, no more than a model can take in.
+fn told(kinds: &[Offer<'_>]) -> String {
+    if kinds.is_empty() {
+        return "There are no kinds of work now.".to_owned();
+    }
+    let mut text = "Kinds of work:\n".to_owned();
+    let mut count = 0;
+    for offer in kinds.iter().take(KINDS_TOLD) {
+        let line = offer.line();
+        if text.len() + line.len() > KINDS_BYTES {
+            break;
+        }
+        text.push_str(&line);
+        text.push('\n');
+        count += 1;
+    }
+    if count < kinds.len() {
+        let _ = writeln!(text, "and {} others, which `kind` names", kinds.len() - count);
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn status() -> Tool {
+    let description = format!(
+        "\
+Looks at a task: where it stands, what it has put out since you last looked, and its full result \
+once it has ended.
+
+With `wait_seconds` (up to {WAIT_MOST}) the answer comes as soon as the task ends or a person is \
+asked something. One call that waits costs less than many that do not; and you need not look at \
+all, because you are told when a task ends.
+
+Without `task_id` it lists your tasks, the newest first, with ids and summaries: that is the way \
+back to an id that you have lost. A task that is still working is marked so: do not redo its work."
+    );
+    let properties = json!({
+        "task_id": {
+            "type": "string",
+            "description": "The id of a task, or its first digits as a notification has them. \
+                            Leave it out for a list.",
+        },
+        "wait_seconds": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": WAIT_MOST,
+            "description": "How long the answer may wait for the task to end.",
+        },
+        "after": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "Where to read on in its output or result, as an answer that was cut \
+                            says; 0 reads from the beginning. Without it you get what is new.",
+        },
+        "before": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "Where a list goes on, as the page before says.",
+        },
+    });
+    tool(Verb::Status, "Look at tasks", description, properties, &[]).with_annotations(hints(
+        "Look at tasks",
+        true,
+        false,
+        true,
+    ))
+}
+
+fn retry() -> Tool {
+    let description = "\
+Goes on with a task that has failed, from where it stopped, with the input and the id that it has. \
+Look at why it failed first: if its input was wrong it will fail again, and another task is to be \
+started instead. Only a failed task that has attempts left is tried again: one that completed has \
+its result, and one that was stopped was stopped on purpose. You are told when it ends.";
+    let properties = json!({
+        "task_id": {"type": "string", "description": "The id of the task."},
+    });
+    tool(Verb::Retry, "Retry a task", description.to_owned(), properties, &["task_id"])
+        .with_annotations(hints("Retry a task", false, false, false))
+}
+
+fn stop() -> Tool {
+    let description = "\
+Stops a task for good. What it has put out so far is kept, and it cannot be tried again. Stop what \
+nobody needs any more or what went wrong; a task that merely takes long is to be left alone.";
+    let properties = json!({
+        "task_id": {"type": "string", "description": "The id of the task."},
+        "reason": {
+            "type": "string",
+            "description": "Why, in a line that the person sees.",
+        },
+        "force": {
+            "type": "boolean",
+            "description": "Whether it is ended at once, with no time to wind down. Only for a \
+                            task that was asked to stop and does not.",
+        },
+    });
+    tool(Verb::Stop, "Stop a task", description.to_owned(), properties, &["task_id"])
+        .with_annotations(hints("Stop a task", false, true, true))
+}
+
+fn tool(
+    verb: Verb,
+    title: &str,
+    description: String,
+    properties: Value,
+    required: &[&str],
+) -> Tool {
+    Tool::new(verb.name(), description, object(properties, required)).with_title(title)
+}
+
+/// Returns the schema of an object with those properties and no others.
+fn object(properties: Value, required: &[&str]) -> Arc<JsonObject> {
+    let mut schema = JsonObject::new();
+    schema.insert("type".to_owned(), "object".into());
+    schema.insert("properties".to_owned(), properties);
+    if !required.is_empty() {
+        schema.insert("required".to_owned(), required.into());
+    }
+    schema.insert("additionalProperties".to_owned(), false.into());
+    Arc::new(schema)
+}
+
+fn hints(title: &str, reads_only: bool, destroys: bool, can_be_repeated: bool) -> ToolAnnotations {
+    ToolAnnotations::with_title(title)
+        .read_only(reads_only)
+        .destructive(destroys)
+        .idempotent(can_be_repeated)
+}
+
+/// Folds line breaks, and cuts what is longer than so many characters.
+pub(super) fn line(text: &str, most: usize) -> String {
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let text = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

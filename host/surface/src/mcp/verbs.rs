@@ -1,0 +1,312 @@
+//! The four verbs: start, look, retry, stop.
+
+use backlot_jobs::{Hand, How, Job, Query, Status, output::Part};
+use rmcp::model::{CallToolRequestParams, CallToolResponse};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{
+    answer::{self, Answer},
+    arguments::{self, RetryArguments, SpawnArguments, StatusArguments, StopArguments},
+    asking,
+    foreground::{self, Call, Waited},
+    output::{self, NEW_BYTES, TEXT_BYTES},
+    server::{Done, Server, Unanswered},
+    tools::{Verb, line},
+};
+use crate::{
+    error::{Failure, Reason},
+    http::to_the_end,
+    wire::{RetryView, SpawnRequest, StopHow, StopOutcome, StopRequest},
+};
+
+/// How many tasks a page of a list has: about as much as a screen.
+const PAGE: usize = 20;
+/// How much of a kind's schema is told with an input that does not fit, in bytes.
+const SCHEMA: usize = 4 << 10;
+
+pub(super) async fn spawn(
+    server: &Server,
+    call: &Call,
+    request: CallToolRequestParams,
+) -> Result<Done, Unanswered> {
+    let (job, wait) = match &request.request_state {
+        // The task is there already, and has asked something.
+        Some(state) => {
+            let job = asking::again(server, call, state, request.input_responses.as_ref()).await?;
+            let asked: Option<SpawnArguments> = read(Verb::Spawn, &request).ok();
+            (job, arguments::wait(asked.and_then(|asked| asked.wait_seconds)))
+        }
+        None => {
+            let asked: SpawnArguments = read(Verb::Spawn, &request)?;
+            let wait = arguments::wait(asked.wait_seconds);
+            let kind = asked.kind.clone();
+            let spawned = match spawn_request(asked, call) {
+                Ok(request) => server.spawn(call, request).await,
+                Err(failure) => Err(failure),
+            };
+            (spawned.map_err(|failure| with_schema(server, &kind, failure))?, wait)
+        }
+    };
+    let waited = match wait.is_zero() {
+        // It may have ended all the same.
+        true => Waited::Job(Box::new(job)),
+        false => foreground::wait(server, call, job.id, wait).await?,
+    };
+    answered(server, call, waited, async |job| {
+        Ok(match job.status().is_terminal() {
+            true => {
+                let portion = server.result(job).await?;
+                let state = answer::state(job, None);
+                let text = format!("{state}{}", told(job, "Result", &portion));
+                Answer::text(text).about(job).up_to(&portion)
+            }
+            false if job.status() == Status::InputRequired => {
+                Answer::text(answer::state(job, None)).about(job)
+            }
+            false => answer::spawned(job),
+        })
+    })
+    .await
+}
+
+fn spawn_request(asked: SpawnArguments, call: &Call) -> Result<SpawnRequest, Failure> {
+    let attempts = asked.attempts.map(u32::try_from).transpose();
+    let attempts = attempts.map_err(|_| Failure::invalid("`attempts` is too large"))?;
+    let input = asked.input.filter(|input| !input.is_null()).map(|input| match input {
+        Value::String(text) => text,
+        json => json.to_string(),
+    });
+    Ok(SpawnRequest {
+        kind: Some(asked.kind),
+        input,
+        args: asked.args.unwrap_or_default(),
+        label: asked.label.map(|label| line(&label, 256)),
+        key: asked.key,
+        attempts,
+        retry: asked.retry.unwrap_or_default().then(RetryView::default),
+        queue: asked.queue.unwrap_or_default(),
+        traceparent: call.trace.clone(),
+        ..SpawnRequest::default()
+    })
+}
+
+/// Returns why nothing was spawned, with what would have been right.
+fn with_schema(server: &Server, kind: &str, failure: Failure) -> Failure {
+    let catalog = &server.api().catalog;
+    match failure.reason {
+        Reason::Refused => {
+            let view = kind.parse().ok().and_then(|kind| catalog.kind(&kind));
+            let schema = view.and_then(|view| view.current?.descriptor.input_schema.clone());
+            match schema.filter(|schema| schema.len() <= SCHEMA) {
+                Some(schema) => {
+                    failure.with_hint(format!("nothing was started; `input` has to fit {schema}"))
+                }
+                None => failure,
+            }
+        }
+        Reason::UnknownKind => failure.with_hint("the description of spawn_task names the kinds"),
+        Reason::Full => {
+            let hint = "wait until one has ended, or give `queue` to have it wait for its turn";
+            failure.with_hint(hint)
+        }
+        _ => failure,
+    }
+}
+
+pub(super) async fn status(
+    server: &Server,
+    call: &Call,
+    request: CallToolRequestParams,
+) -> Result<Done, Unanswered> {
+    let asked: StatusArguments = read(Verb::Status, &request)?;
+    let Some(digits) = asked.task_id.as_deref().filter(|id| !id.is_empty()) else {
+        let answer = list(server, call, asked.before).await?;
+        return Ok(Done::new(server, call, answer));
+    };
+    let id = server.api().manager.find(digits, &call.asker.caller).await.map_err(Failure::from)?;
+    if let Some(state) = &request.request_state {
+        asking::again(server, call, state, request.input_responses.as_ref()).await?;
+    }
+    let wait = arguments::wait(asked.wait_seconds);
+    let waited = match wait.is_zero() {
+        true => {
+            let job = server.api().manager.get(id, &call.asker.caller).await;
+            Waited::Job(Box::new(job.map_err(Failure::from)?))
+        }
+        false => foreground::wait(server, call, id, wait).await?,
+    };
+    let job = match waited {
+        Waited::Job(job) => job,
+        waited => {
+            return answered(server, call, waited, async |job| {
+                Ok(Answer::text(answer::state(job, None)).about(job))
+            })
+            .await;
+        }
+    };
+    look(server, call, &job, asked.after).await
+}
+
+/// Tells where a job stands, and what it has put out from an offset on, or since the last
+/// look.
+async fn look(
+    server: &Server,
+    call: &Call,
+    job: &Job,
+    after: Option<u64>,
+) -> Result<Done, Unanswered> {
+    let api = server.api();
+    let mut receipt = server.receipt(call);
+    receipt.reports(job);
+    let progress = api.manager.progress(std::slice::from_ref(job)).await.pop().flatten();
+    let mut text = answer::state(job, progress.as_deref());
+    let is_over = job.status().is_terminal();
+    if output::is_stream(&*api.catalog, job) {
+        let last = call.asker.session.as_ref().map(|session| server.told().place(session, job.id));
+        let from = after.or(last).unwrap_or_default();
+        let folder = &api.folder;
+        let portion =
+            output::recorded(folder, job.id, Part::Output, from, NEW_BYTES, is_over).await?;
+        if !portion.text.is_empty() || from > 0 || !is_over {
+            if after.is_none() {
+                receipt.tells_up_to(job.id, portion.next);
+            }
+            let what = match from {
+                0 => "Output".to_owned(),
+                from => format!("Output from offset {from} on"),
+            };
+            match portion.text.is_empty() {
+                true if is_over => text.push_str(&format!(
+                    "\nNo output is new; task_status with after 0 tells it from the beginning."
+                )),
+                true => text.push_str("\nNo output is new."),
+                false => text.push_str(&told(job, &what, &portion)),
+            }
+            let answer = Answer::text(text).about(job).up_to(&portion);
+            return Ok(Done::Answer(answer, receipt));
+        }
+    }
+    let answer = match job.ended().and_then(|ended| ended.result.as_deref()) {
+        Some(result) => {
+            let portion = output::part_of(result, after.unwrap_or_default(), TEXT_BYTES);
+            text.push_str(&told(job, "Result", &portion));
+            Answer::text(text).about(job).up_to(&portion)
+        }
+        None => Answer::text(text).about(job),
+    };
+    Ok(Done::Answer(answer, receipt))
+}
+
+/// Returns what was put out, under a heading; nothing where nothing was.
+fn told(job: &Job, what: &str, portion: &output::Portion) -> String {
+    if portion.text.is_empty() {
+        return String::new();
+    }
+    let rest = match portion.is_cut {
+        true => format!("\n{}", answer::goes_on(job, portion)),
+        false => String::new(),
+    };
+    format!("\n{what}:\n{}{rest}", portion.text)
+}
+
+async fn list(server: &Server, call: &Call, before: Option<u64>) -> Result<Answer, Failure> {
+    let manager = &server.api().manager;
+    let query = Query { before, limit: PAGE, ..Query::default() };
+    let page = manager.list(&call.asker.caller, query).await?;
+    let progress = manager.progress(&page.jobs).await;
+    let mut text = match (page.jobs.is_empty(), before) {
+        (true, None) => "There are no tasks.".to_owned(),
+        (true, Some(_)) => "There are no more tasks.".to_owned(),
+        (false, _) => "Tasks, the newest first:".to_owned(),
+    };
+    for (job, progress) in page.jobs.iter().zip(&progress) {
+        text.push('\n');
+        text.push_str(&answer::listed(job, progress.as_deref()));
+    }
+    if let Some(next) = page.next {
+        text.push_str(&format!("\n[there are more: task_status with before {next} lists them]"));
+    }
+    let tasks = page.jobs.iter().map(|job| json!({"task_id": job.id, "status": job.status()}));
+    let mut facts = json!({"tasks": tasks.collect::<Value>()});
+    if let Some(next) = page.next {
+        facts["next_before"] = next.into();
+    }
+    Ok(Answer::text(text).listing(facts))
+}
+
+pub(super) async fn retry(
+    server: &Server,
+    call: &Call,
+    request: CallToolRequestParams,
+) -> Result<Done, Unanswered> {
+    let asked: RetryArguments = read(Verb::Retry, &request)?;
+    let (manager, caller) = (&server.api().manager, &call.asker.caller);
+    let id = manager.find(&asked.task_id, caller).await.map_err(Failure::from)?;
+    let job = manager.retry(id, caller, Hand::Model).await.map_err(Failure::from)?;
+    let text = format!(
+        "Task {} goes on from where it stopped: attempt {} of {}. You are told when it ends.",
+        job.id, job.attempt, job.spec.max_attempts
+    );
+    Ok(Done::new(server, call, Answer::text(text).about(&job)))
+}
+
+pub(super) async fn stop(
+    server: &Server,
+    call: &Call,
+    request: CallToolRequestParams,
+) -> Result<Done, Unanswered> {
+    let asked: StopArguments = read(Verb::Stop, &request)?;
+    let how = if asked.force.unwrap_or_default() { StopHow::Force } else { StopHow::Ask };
+    let stop = StopRequest { how, by: Some(call.asker.name()), why: asked.reason };
+    stop.check()?;
+    let (manager, caller) = (server.api().manager.clone(), call.asker.caller.clone());
+    let id = manager.find(&asked.task_id, &caller).await.map_err(Failure::from)?;
+    let StopRequest { how, by, why } = stop;
+    let by = by.unwrap_or_default();
+    let reply =
+        to_the_end(async move { Ok(manager.stop(id, &caller, How::from(how), &by, why).await?) })
+            .await?;
+    let job = reply.job();
+    let text = match StopOutcome::of(&reply) {
+        StopOutcome::Cancelled => format!("Task {id} was stopped."),
+        StopOutcome::Stopping => format!(
+            "Task {id} was asked to stop and winds down; it is not going to be announced. If it \
+             goes on all the same, task_stop with force ends it."
+        ),
+        StopOutcome::AfterStep => format!("Task {id} stops once its current step has ended."),
+        StopOutcome::Already => {
+            format!("Task {id} had ended already: {}", answer::state(job, None))
+        }
+    };
+    Ok(Done::new(server, call, Answer::text(text).about(job)))
+}
+
+/// Answers with what came of waiting.
+async fn answered(
+    server: &Server,
+    call: &Call,
+    waited: Waited,
+    answer: impl AsyncFnOnce(&Job) -> Result<Answer, Failure>,
+) -> Result<Done, Unanswered> {
+    let job = match waited {
+        Waited::Job(job) => job,
+        Waited::Ask(job) => match asking::required(&job) {
+            Some(required) => return Ok(Done::Other(CallToolResponse::from(required))),
+            None => job,
+        },
+        Waited::Cancelled => {
+            let error = rmcp::ErrorData::internal_error("the call was cancelled", None);
+            return Err(Unanswered::Error(error));
+        }
+    };
+    let mut receipt = server.receipt(call);
+    receipt.reports(&job);
+    Ok(Done::Answer(answer(&job).await?, receipt))
+}
+
+/// Reads the arguments of a call.
+fn read<T: DeserializeOwned>(verb: Verb, request: &CallToolRequestParams) -> Result<T, Failure> {
+    let arguments = request.arguments.clone().unwrap_or_default();
+    arguments::read(verb, arguments).map_err(Failure::invalid)
+}
