@@ -11,9 +11,10 @@ use std::{
 
 use backlot_jobs::DeliveryId;
 use bytes::Bytes;
-use http::{Method, Response, header::CONTENT_LENGTH};
+use http::{Method, Response, StatusCode, header::CONTENT_LENGTH};
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
+use hyper::{body::Incoming, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
@@ -22,7 +23,7 @@ use self::connection::{Asking, Connections, Sender};
 use crate::{
     api::KindChange,
     error::{Failure, Reason},
-    http::BODY_BYTES,
+    http::{BODY_BYTES, PROTOCOL},
     wire::{
         AnswerRequest, BackupRequest, DeleteQuery, DeliveryReply, EntriesQuery, EntriesReply,
         EntryReply, EntryRequest, ErrorReply, FileName, FilesQuery, FilesReply, HandQuery,
@@ -38,6 +39,9 @@ use crate::{
 const ANSWER_BYTES: usize = 128 << 20;
 /// How much longer than it was asked to wait a host may take for an answer.
 const SLACK: Duration = Duration::from_secs(10);
+
+/// Messages of the Model Context Protocol, a line each, in both directions.
+pub type McpStream = TokioIo<Upgraded>;
 
 /// A program's end of a host's socket. It may be used by several at once.
 #[derive(Debug)]
@@ -147,6 +151,25 @@ impl Client {
     pub async fn shutdown(&self, request: &ShutdownRequest) -> Result<ShutdownReply, ClientError> {
         let asking = Asking::new(Method::POST, "/v1/shutdown".into()).with(json(request)?);
         self.read(asking, Some(Duration::ZERO)).await
+    }
+
+    /// Returns a stream of messages of the Model Context Protocol, a line each, with the
+    /// host at the other end. The client has to be [narrowed](Self::for_session) to the
+    /// session of the agent.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub async fn mcp(&self) -> Result<McpStream, ClientError> {
+        let asking = Asking::new(Method::GET, "/v1/mcp".into()).changing_to(PROTOCOL);
+        let asking = asking.by(self.session.clone());
+        let answer = timeout(SLACK, self.connections.ask(&asking)).await;
+        let (answer, _sender) = answer.map_err(ClientError::broken("does not answer"))??;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(refusal(answer).await);
+        }
+        let stream = hyper::upgrade::on(answer).await;
+        Ok(TokioIo::new(stream.map_err(ClientError::broken("broke off"))?))
     }
 
     /// Returns a part of the tasks that live, or have ended a while ago.

@@ -6,6 +6,7 @@
 //! there is.
 
 mod ask;
+mod bridge;
 mod guard;
 mod host;
 mod jobs;
@@ -35,6 +36,7 @@ use axum::{
 };
 use tokio::sync::{Semaphore, watch};
 
+pub(crate) use self::bridge::PROTOCOL;
 use self::readers::Readers;
 pub use self::{
     ask::{BODY_BYTES, SESSION_HEADER},
@@ -95,6 +97,7 @@ fn routes(surface: Surface) -> Router {
         .route("/v1/kinds/{kind}/unload", post(kinds::unload))
         .route("/v1/kinds/{kind}/rollback", post(kinds::rollback))
         .route("/v1/reload", post(kinds::reload))
+        .route("/v1/mcp", get(bridge::open).head(no_method))
         .route("/v1/live", get(host::live))
         .route("/v1/ready", get(host::ready))
         .route("/v1/shutdown", post(host::shutdown))
@@ -113,12 +116,20 @@ struct Surface {
     readers: Arc<Readers>,
     /// Places for kinds that are being drained.
     drains: Arc<Semaphore>,
+    /// Places for agents that another process stands before.
+    bridges: Arc<Semaphore>,
     closing: watch::Receiver<bool>,
 }
 
 impl Surface {
     fn new(api: Api, closing: watch::Receiver<bool>) -> Self {
-        Self { api, readers: Arc::default(), drains: Arc::new(kinds::drains()), closing }
+        Self {
+            api,
+            readers: Arc::default(),
+            drains: Arc::new(kinds::drains()),
+            bridges: Arc::new(Semaphore::new(bridge::BRIDGES as usize)),
+            closing,
+        }
     }
 
     /// Tells whether what waits is to answer with what there is.

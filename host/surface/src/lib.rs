@@ -27,7 +27,7 @@ mod client;
 
 pub use access::{Principal, Role};
 pub use api::{Api, HostGauges, HostSide, KindChange};
-pub use client::{Client, ClientError, Download};
+pub use client::{Client, ClientError, Download, McpStream};
 pub use error::{Failure, Reason};
 pub use feed::{Event, Feed, Listener};
 pub use http::{

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{
     Method, Request, Response,
-    header::{CONTENT_TYPE, HOST},
+    header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE},
 };
 use http_body_util::Full;
 use hyper::{
@@ -41,15 +41,22 @@ pub(super) struct Asking {
     path: String,
     body: Option<Bytes>,
     session: Option<String>,
+    /// What the connection is changed to.
+    upgrade: Option<&'static str>,
 }
 
 impl Asking {
     pub(super) fn new(method: Method, path: String) -> Self {
-        Self { method, path, body: None, session: None }
+        Self { method, path, body: None, session: None, upgrade: None }
     }
 
     pub(super) fn with(self, json: Bytes) -> Self {
         Self { body: Some(json), ..self }
+    }
+
+    /// Returns it so that the connection is changed to something else.
+    pub(super) fn changing_to(self, protocol: &'static str) -> Self {
+        Self { upgrade: Some(protocol), ..self }
     }
 
     /// Returns it as that session asks it, where one does.
@@ -62,6 +69,9 @@ impl Asking {
         let mut request = request.header(HOST, "localhost");
         if let Some(session) = &self.session {
             request = request.header(SESSION_HEADER, session.as_bytes());
+        }
+        if let Some(protocol) = self.upgrade {
+            request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol);
         }
         if self.body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
@@ -148,7 +158,7 @@ impl Connections {
             http1::handshake(io).await.map_err(ClientError::broken("cannot be reached"))?;
         // It ends with the sender, and what goes wrong with it is told there.
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!("a connection to the host ended: {error}");
             }
         });

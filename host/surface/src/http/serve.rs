@@ -32,6 +32,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     Surface,
+    bridge::BRIDGES,
     guard::{Connected, Guard},
     operated, routes,
     stall::Stall,
@@ -126,11 +127,17 @@ impl From<UnixListener> for Door {
 /// answered with what there is.
 pub async fn serve(doors: Vec<Door>, api: Api, shutdown: impl Future<Output = ()>) {
     let (close, closing) = watch::channel(false);
-    let routes = routes(Surface::new(api, closing.clone()));
+    let surface = Surface::new(api, closing.clone());
+    let bridges = surface.bridges.clone();
+    let routes = routes(surface);
     let attended = doors.into_iter().map(|door| attend(door, routes.clone(), closing.clone()));
     let shut = async {
         shutdown.await;
         close.send_replace(true);
+        // Agents have connections that are no longer those of a door.
+        if timeout(FAREWELL, bridges.acquire_many(BRIDGES)).await.is_err() {
+            tracing::warn!("agents were cut off that did not end in time");
+        }
     };
     tokio::join!(join_all(attended), shut);
 }
@@ -289,7 +296,8 @@ async fn converse(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(stream), answer)
+        .with_upgrades();
     pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

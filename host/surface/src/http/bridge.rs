@@ -1,0 +1,74 @@
+//! A client of the Model Context Protocol whose messages another process hands on: it has
+//! the connection changed from HTTP to a line a message, as on stdin and stdout.
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    http::{
+        StatusCode,
+        header::{CONNECTION, UPGRADE},
+    },
+    response::{IntoResponse, Response},
+};
+use backlot_registry::Caller;
+use hyper_util::rt::TokioIo;
+
+use super::{
+    Surface,
+    ask::{SESSION_HEADER, Who},
+};
+use crate::{
+    access::{Principal, Role},
+    error::{Failure, Reason},
+    mcp,
+};
+
+/// What a connection is changed to.
+pub(crate) const PROTOCOL: &str = "backlot-mcp";
+/// How many there are at a time: each is an agent, and has a process beside the host.
+pub(super) const BRIDGES: u32 = 64;
+
+/// Changes the connection, and serves the client as the session that it is narrowed to.
+pub(super) async fn open(
+    State(surface): State<Surface>,
+    who: Who,
+    mut request: Request<Body>,
+) -> Result<Response, Failure> {
+    let principal = principal(&who)?;
+    let wanted = request.headers().get(UPGRADE);
+    if wanted.is_none_or(|wanted| wanted.as_bytes() != PROTOCOL.as_bytes()) {
+        let why = format!("this is for connections that are changed to `{PROTOCOL}`");
+        return Err(Failure::new(Reason::BadRequest, why));
+    }
+    let place = surface.bridges.clone().try_acquire_owned();
+    let place = place.map_err(|_| Failure::new(Reason::Busy, "too many agents are connected"))?;
+    let changed = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let stream = match changed.await {
+            Ok(stream) => TokioIo::new(stream),
+            Err(error) => return tracing::debug!("a connection was not changed: {error}"),
+        };
+        let (read, write) = tokio::io::split(stream);
+        let api = surface.api.clone();
+        let closing = async { surface.closing().await };
+        if let Err(failure) = mcp::serve_stream(api, principal, read, write, closing).await {
+            tracing::debug!("an agent was not served: {failure}");
+        }
+        drop(place);
+    });
+    Ok((StatusCode::SWITCHING_PROTOCOLS, [(CONNECTION, "upgrade"), (UPGRADE, PROTOCOL)])
+        .into_response())
+}
+
+/// Returns whom the client is taken for: somebody who works in one session.
+fn principal(who: &Who) -> Result<Principal, Failure> {
+    let Caller::Session(session) = &who.caller else {
+        let why = format!("name the session of the agent with `{SESSION_HEADER}`");
+        return Err(Failure::new(Reason::BadRequest, why));
+    };
+    Ok(match who.principal.role() {
+        Role::Operator => Principal::user(session.as_str(), session.clone()),
+        Role::User => Principal::user(who.principal.name(), session.clone()),
+        Role::Observer => Principal::observer(who.principal.name(), Some(session.clone())),
+    })
+}
