@@ -18,7 +18,7 @@ mod jobs;
 mod token;
 
 pub(crate) use self::{
-    daemon::{Serve, Shutdown, Status},
+    daemon::{Mcp, Serve, Shutdown, Status},
     jobs::{Answer, AsJob, Backup, Files, Logs, Prune, Ps, Restore, Retry, Rm, Show, Stop, Wait},
     token::{TokenAdd, TokenCommand, TokenLs, TokenRm, TokenVerb},
 };
@@ -138,6 +138,7 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     Status(Status),
     Shutdown(Shutdown),
+    Mcp(Mcp),
     Ps(Ps),
     Show(Show),
     Logs(Logs),

@@ -113,6 +113,37 @@ pub(crate) struct Shutdown {
     pub(crate) json: bool,
 }
 
+/// Serve an agent on stdin and stdout, over the Model Context Protocol
+///
+/// An agent starts kinds as work in the background, looks at it, tries it again and stops
+/// it, and is told when it ends. The host of the data folder does the work. Where none
+/// runs, this process is the host while it is there: when stdin ends, its jobs that run
+/// are stopped, and have failed with `host shutdown`, so that they can be tried again.
+///
+/// An agent works in a session, and finds its jobs again in it. If the host goes away, the
+/// next one is waited for, and what the last one was asked is answered with an error.
+/// stdout has messages only; all else goes to stderr.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 stdin has ended, 1 no host could be had any more, 2 usage, 3 refused before it began,
+4 ended by a second signal before its jobs had ended.
+
+Examples:
+  backlot mcp --session editor
+  backlot mcp --expose 'grep,check*'
+
+In a client's configuration:
+  {\"mcpServers\":{\"backlot\":{\"command\":\"backlot\",\"args\":[\"mcp\",\"--session\",\"editor\"]}}}")]
+pub(crate) struct Mcp {
+    /// The session that the agent works in [default: a new one, which is told on stderr]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) session: Option<String>,
+    /// Kinds that are tools of their own where this process is the host: a kind, or what
+    /// several begin with and a `*`
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = settings::exposed)]
+    pub(crate) expose: Vec<String>,
+}
+
 impl Shutdown {
     /// Tells whether its end is waited for.
     pub(crate) fn waits(&self) -> bool {

@@ -8,6 +8,7 @@ mod follow;
 mod jobs;
 mod kinds;
 mod man;
+mod mcp;
 mod plugin;
 mod policy;
 mod run;
@@ -70,6 +71,7 @@ pub(crate) async fn dispatch(cli: Cli, console: &Console) -> Exit {
         Command::Serve(serve) => serve::serve(*serve, &cli.common, console).await,
         Command::Status(status) => status::status(status, &cli.common, console).await,
         Command::Shutdown(shutdown) => shutdown::shutdown(shutdown, &cli.common, console).await,
+        Command::Mcp(args) => mcp::mcp(args, &cli.common, console).await,
         Command::Ps(ps) => jobs::ps::ps(ps, &cli.common, console).await,
         Command::Show(show) => jobs::show::show(show, &cli.common, console).await,
         Command::Logs(logs) => jobs::logs::logs(logs, &cli.common, console).await,

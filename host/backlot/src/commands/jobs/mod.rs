@@ -35,21 +35,21 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub(super) fn new(reason: Reason, why: impl Into<String>) -> Self {
+    pub(in crate::commands) fn new(reason: Reason, why: impl Into<String>) -> Self {
         Failure::new(reason, why).into()
     }
 
     /// Returns what is told of an error on this side.
-    pub(super) fn by(error: &(impl Error + ?Sized)) -> Self {
+    pub(in crate::commands) fn by(error: &(impl Error + ?Sized)) -> Self {
         Self::new(Reason::Io, render::chain(error))
     }
 
-    pub(super) fn exit(&self) -> Exit {
+    pub(in crate::commands) fn exit(&self) -> Exit {
         self.exit
     }
 
     /// Tells whether the host could not be asked, or has not answered.
-    pub(super) fn is_of_a_host_that_is_gone(&self) -> bool {
+    pub(in crate::commands) fn is_of_a_host_that_is_gone(&self) -> bool {
         self.is_gone
     }
 
@@ -64,7 +64,7 @@ impl Told {
     }
 
     /// Returns what it says, in a line.
-    pub(super) fn line(&self) -> String {
+    pub(in crate::commands) fn line(&self) -> String {
         let ErrorReply { detail, hint, .. } = &self.reply;
         match hint {
             Some(hint) => format!("{detail}; {hint}"),

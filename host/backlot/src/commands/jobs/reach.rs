@@ -24,7 +24,7 @@ use crate::{
 /// it is starting.
 const STARTING: Duration = Duration::from_secs(10);
 /// How often it is looked for meanwhile.
-const AGAIN: Duration = Duration::from_millis(50);
+pub(in crate::commands) const AGAIN: Duration = Duration::from_millis(50);
 
 /// What can be looked at.
 pub(super) enum Reach {
@@ -80,12 +80,12 @@ impl<'a> Onlooker<'a> {
 }
 
 /// What changes can be asked of.
-pub(super) struct Acting {
-    pub(super) client: Client,
+pub(in crate::commands) struct Acting {
+    pub(in crate::commands) client: Client,
     /// The client's address may lead through it.
-    pub(super) folder: DataFolder,
+    pub(in crate::commands) folder: DataFolder,
     /// This process, where no other holds the folder.
-    pub(super) holding: Option<Holding>,
+    pub(in crate::commands) holding: Option<Holding>,
 }
 
 /// Returns where the data folder is to be.
@@ -147,6 +147,16 @@ pub(super) async fn look(common: &Common) -> Result<Looking, Told> {
 /// Returns what changes can be asked of: the host that holds the folder, or this process,
 /// which holds it from then on.
 pub(super) async fn act(common: &Common, name: &str, stays: Stays) -> Result<Acting, Told> {
+    act_with(common, name, stays, |config| config).await
+}
+
+/// Does as [`act`], in a process that sets itself up as it needs to be.
+pub(in crate::commands) async fn act_with(
+    common: &Common,
+    name: &str,
+    stays: Stays,
+    set_up: impl Fn(HoldingConfig) -> HoldingConfig,
+) -> Result<Acting, Told> {
     let folder = folder(common)?;
     let deadline = Instant::now() + STARTING;
     loop {
@@ -155,7 +165,7 @@ pub(super) async fn act(common: &Common, name: &str, stays: Stays) -> Result<Act
             Err(ClientError::NoHost { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        match hold(common, &folder, name, stays).await {
+        match hold(common, &folder, name, stays, &set_up).await {
             Ok(holding) => {
                 let client = Client::connect(&folder.socket_address()).await?;
                 return Ok(Acting { client, folder, holding: Some(holding) });
@@ -170,7 +180,7 @@ pub(super) async fn act(common: &Common, name: &str, stays: Stays) -> Result<Act
 
 /// How long this process holds the folder, where it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stays {
+pub(in crate::commands) enum Stays {
     /// Until its own job has ended, and those of others.
     WhileJobsRun,
     /// For a moment: jobs that wait are left to the next.
@@ -192,6 +202,7 @@ async fn hold(
     folder: &DataFolder,
     name: &str,
     stays: Stays,
+    set_up: impl Fn(HoldingConfig) -> HoldingConfig,
 ) -> Result<Holding, Held> {
     let config = common.config_with_policy(INSTANCES);
     let config =
@@ -204,7 +215,7 @@ async fn hold(
         policy: common.policy_file(),
         ..HoldingConfig::new(folder.path(), name)
     };
-    match Holding::start(config).await {
+    match Holding::start(set_up(config)).await {
         Ok(holding) => Ok(holding),
         Err(error) if error.is_held() => Err(Held::ByOther(refused(&error))),
         Err(error) => Err(Held::Told(refused(&error))),
