@@ -50,9 +50,9 @@ impl Answer {
     }
 
     pub(super) fn of_failure(failure: &Failure) -> Self {
-        let reply = failure.reply().error;
+        let reply = failure.reply();
         let hint = reply.hint.map_or_else(String::new, |hint| format!(" ({hint})"));
-        Self::error(format!("{}{hint}", reply.message))
+        Self::error(format!("{}{hint}", reply.detail))
     }
 
     /// Says which task the answer is about.

@@ -6,8 +6,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    future::pending,
-    io,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
