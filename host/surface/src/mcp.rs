@@ -29,8 +29,7 @@ mod who;
 
 use std::time::Duration;
 
-pub(crate) use self::http::router;
-pub use self::lines::serve_stream;
+pub use self::{http::router, lines::serve_stream};
 
 /// How the host is shown to models.
 #[derive(Clone, Debug, PartialEq, Eq)]

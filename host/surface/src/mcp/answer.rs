@@ -242,7 +242,13 @@ fn headline(job: &Job) -> String {
             format!("Task {id} waits for a person's answer: do not redo its work.")
         }
         Phase::Ended { ended, .. } => {
-            let summary = line(&ended.summary, SAYING);
+            // Why somebody stopped it is what there is to say of that.
+            let why = job.stop.as_ref().and_then(|stop| stop.why.as_deref());
+            let said = match ended.ending {
+                Ending::Cancelled => why.unwrap_or(&ended.summary),
+                Ending::Completed | Ending::Failed(_) => &ended.summary,
+            };
+            let summary = line(said, SAYING);
             match ended.ending {
                 Ending::Completed => format!("Task {id} completed."),
                 Ending::Failed(_) => format!("Task {id} failed: {summary}"),

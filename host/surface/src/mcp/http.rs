@@ -70,8 +70,9 @@ tokio::task_local! {
 }
 
 /// Returns what answers under `/mcp`. Whoever let a request in has put its principal into
-/// the request's extensions, and has checked where it comes from.
-pub(crate) fn router(api: Api, closing: watch::Receiver<bool>) -> Router {
+/// the request's extensions, and has checked where it comes from. Once the closing is true,
+/// what waits answers with what there is, and then what is still open ends.
+pub fn router(api: Api, closing: watch::Receiver<bool>) -> Router {
     let shared = Shared::new(api);
     let cut = CancellationToken::new();
     let mut sessions = LocalSessionManager::default();

@@ -55,6 +55,13 @@ fn malformed(bytes: &[u8], error: &serde_json::Error) -> Malformed {
         }
     };
     let id = value.get("id").cloned().and_then(|id| serde_json::from_value(id).ok());
+    if let (Some(_), Some(method), Some(params)) =
+        (&id, value.get("method").and_then(Value::as_str), value.get("params"))
+        && !params.is_object()
+    {
+        let why = format!("the parameters of {method} are no object");
+        return Malformed { id, error: ErrorData::invalid_params(why, None) };
+    }
     let why = match &value {
         Value::Array(_) => "messages are sent one by one, and not as a list".to_owned(),
         Value::Object(_) if error.classify() == Category::Data => error.to_string(),

@@ -194,6 +194,13 @@ impl Script {
         self.runs.lock().unwrap().contains_key(&job)
     }
 
+    /// Returns the only job that has a run under way.
+    pub(crate) fn only(&self) -> JobId {
+        let runs = self.runs.lock().unwrap();
+        assert_eq!(runs.len(), 1);
+        *runs.keys().next().unwrap()
+    }
+
     /// Returns how many runs are under way.
     pub(crate) fn under_way(&self) -> usize {
         self.runs.lock().unwrap().len()

@@ -1,1 +1,378 @@
-//! (to come)
+//! Kinds that are tools of their own.
+
+use std::time::Duration;
+
+use backlot_jobs::{RunEnding, output::Stream};
+use backlot_registry::{Form, KindState};
+use backlot_surface::Principal;
+use serde_json::{Value, json};
+
+use super::client::{Wire, exposing, kind, set_kinds, task_of, text, texts, without};
+use crate::harness::{Host, until};
+
+const SCHEMA: &str =
+    r#"{"type":"object","properties":{"pattern":{"type":"string"}},"required":["pattern"]}"#;
+
+/// Calls a tool, ends its job so, and returns the result.
+async fn call(host: &Host, wire: &mut Wire, tool: &str, ending: RunEnding, output: &str) -> Value {
+    let params = json!({"name": tool, "arguments": {"pattern": "x"}});
+    let id = wire.request("tools/call", params).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    host.script.end(host.script.only(), ending, output);
+    wire.answer(id).await["result"].clone()
+}
+
+#[tokio::test]
+async fn a_kind_is_a_tool_with_its_own_schema() {
+    let host = Host::start().await;
+    let mut program = kind("tool", None, Form::Stream);
+    program.current.as_mut().unwrap().contract = None;
+    let mut broken = kind("grep-broken", None, Form::Final);
+    broken.state = KindState::Broken;
+    set_kinds(
+        &host,
+        vec![
+            kind("grep", Some(SCHEMA), Form::Final),
+            broken,
+            kind("grep-list", Some(r#"{"type":"array"}"#), Form::Final),
+            kind("hidden", None, Form::Final),
+            program,
+        ],
+    );
+    let mut wire = Wire::initialized(
+        &exposing(&host, &["grep*", "tool"]),
+        Principal::user("ann", "chat".into()),
+        json!({}),
+    )
+    .await;
+    let tools = wire.tools().await;
+    let names: Vec<_> = tools[4..].iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["grep", "grep-list", "tool"]);
+    let schema = |place: usize| tools[place]["inputSchema"].clone();
+    assert_eq!(schema(4), serde_json::from_str::<Value>(SCHEMA).unwrap());
+    assert_eq!(schema(5)["additionalProperties"], false);
+    assert_eq!(schema(6)["properties"]["args"]["items"]["type"], "string");
+    assert_eq!(
+        tools[4]["description"],
+        "Does grep.\n\nWhat takes longer than 20 seconds goes on in the background: the answer \
+         then names a task, and you are told when it ends."
+    );
+    let input = |place: usize| {
+        let request = host.script.requests.lock().unwrap()[place].clone();
+        (request.input.unwrap(), request.args)
+    };
+    call(&host, &mut wire, "grep", RunEnding::Completed, "").await;
+    assert_eq!(input(0), (r#"{"pattern":"x"}"#.to_owned(), Vec::new()));
+    let params = json!({"name": "tool", "arguments": {"args": ["-v"], "input": "text"}});
+    wire.request("tools/call", params).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    assert_eq!(input(1), ("text".to_owned(), vec!["-v".to_owned()]));
+    let wrong = wire.call("grep-list", json!({"pattern": 1})).await;
+    assert_eq!(wrong["isError"], true);
+    assert_eq!(text(&wrong), "there is no `pattern`: grep-list takes `input`");
+    for name in ["hidden", "grep-broken", "grep-none", "Grep"] {
+        let refused = wire.ask("tools/call", json!({"name": name})).await;
+        assert_eq!(refused["error"]["code"], -32602, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_finished_in_time_is_the_answer_and_is_settled() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("grep", Some(SCHEMA), Form::Final)]);
+    let api = exposing(&host, &["*"]);
+    let mut wire = Wire::user(&api).await;
+    let result = call(&host, &mut wire, "grep", RunEnding::Completed, "two\nlines").await;
+    assert_eq!(result["content"], json!([{"type": "text", "text": "two\nlines"}]));
+    assert_eq!(result["isError"], false);
+    // JSON is structured as well, and twice only where it is small.
+    let result = call(&host, &mut wire, "grep", RunEnding::Completed, r#"{"found": 3}"#).await;
+    assert_eq!(result["structuredContent"], json!({"found": 3}));
+    assert_eq!(text(&result), r#"{"found": 3}"#);
+    let large = json!({"found": "x".repeat(20_000)}).to_string();
+    let result = call(&host, &mut wire, "grep", RunEnding::Completed, &large).await;
+    assert_eq!((result.get("structuredContent"), text(&result)), (None, large));
+    let failed = call(&host, &mut wire, "grep", RunEnding::Failed, "half").await;
+    assert_eq!(failed["isError"], true);
+    let id = task_of(&failed);
+    assert_eq!(
+        without(&text(&failed), &[&id]),
+        "Task <A> failed: Failed\nKind grep, \"grep\", attempt 1 of 3.\ntask_retry can go on from \
+         where it stopped; 2 attempts are left.\nIt put out:\nhalf"
+    );
+    // All of them were told, so nothing is.
+    until_nothing_is_owed(&host).await;
+    assert_eq!(texts(&wire.call("task_status", json!({})).await).len(), 1);
+}
+
+async fn until_nothing_is_owed(host: &Host) {
+    while host.manager.owed(&"chat".into()).await.unwrap().is_some() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_result_may_be_blocks() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("draw", Some(SCHEMA), Form::Final)]);
+    let mut wire = Wire::user(&exposing(&host, &["*"])).await;
+    let blocks = json!([
+        {"type": "text", "text": "a picture"},
+        {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+        {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+        {"type": "resource", "resource": {"uri": "a:b", "mimeType": "text/plain", "text": "t"}},
+        {"type": "resource_link", "uri": "a:c", "name": "c"},
+    ]);
+    let rich = json!({"content": blocks, "structuredContent": {"n": 1}, "isError": true});
+    let result = call(&host, &mut wire, "draw", RunEnding::Completed, &rich.to_string()).await;
+    assert_eq!(result["content"], blocks);
+    assert_eq!(
+        (&result["structuredContent"], &result["isError"]),
+        (&json!({"n": 1}), &json!(true))
+    );
+    // What only looks like it is JSON like any other.
+    let other = json!({"content": [{"type": "video"}]}).to_string();
+    let result = call(&host, &mut wire, "draw", RunEnding::Completed, &other).await;
+    assert_eq!(text(&result), other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_longer_goes_on_in_the_background() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("grep", Some(SCHEMA), Form::Final)]);
+    let mut wire = Wire::user(&exposing(&host, &["*"])).await;
+    let begun = tokio::time::Instant::now();
+    let promoted = wire.call("grep", json!({"pattern": "x"})).await;
+    assert_eq!(begun.elapsed(), Duration::from_secs(20));
+    assert_eq!(promoted["isError"], false);
+    let id = task_of(&promoted);
+    assert_eq!(
+        without(&text(&promoted), &[&id]),
+        "This was not finished after 20 seconds and goes on in the background, as task <A>.\nYou \
+         are told when it ends, with the answer of a later call: go on with something else, do \
+         not call grep again for the same, and do not ask again and again. If you cannot go on \
+         without the result, call task_status with task_id <A> and wait_seconds; task_stop stops \
+         it."
+    );
+    host.script.end(id.parse().unwrap(), RunEnding::Completed, "late");
+    while host.manager.owed(&"chat".into()).await.unwrap().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let listed = wire.call("task_status", json!({})).await;
+    assert!(texts(&listed)[1].contains("completed. Result: late"), "{listed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_far_it_is_and_what_it_logs_is_told_meanwhile() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("grep", Some(SCHEMA), Form::Final)]);
+    let mut wire = Wire::user(&exposing(&host, &["*"])).await;
+    wire.ask("logging/setLevel", json!({"level": "info"})).await;
+    let params =
+        json!({"name": "grep", "arguments": {"pattern": "x"}, "_meta": {"progressToken": "p"}});
+    let id = wire.request("tools/call", params).await;
+    let progress = wire.next().await.unwrap();
+    assert_eq!(progress["method"], "notifications/progress");
+    assert_eq!(
+        progress["params"],
+        json!({"progressToken": "p", "progress": 1.0, "message": "half way"})
+    );
+    let job = host.script.only();
+    host.record(job, Stream::Log, b"a line\n");
+    let log = wire.next().await.unwrap();
+    assert_eq!(log["method"], "notifications/message");
+    assert_eq!(
+        (&log["params"]["level"], &log["params"]["data"]),
+        (&json!("info"), &json!("a line\n"))
+    );
+    host.script.end(job, RunEnding::Completed, "done");
+    assert_eq!(text(&wire.answer(id).await["result"]), "done");
+    // What is told besides that it has ended settles nothing; the answer did.
+    until_nothing_is_owed(&host).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c76_a_call_that_is_cancelled_takes_its_job_along() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("grep", Some(SCHEMA), Form::Final)]);
+    let mut wire = Wire::user(&exposing(&host, &["*"])).await;
+    let id = wire.request("tools/call", json!({"name": "grep", "arguments": {}})).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    let job = host.script.only();
+    wire.notify("notifications/cancelled", json!({"requestId": id})).await;
+    let looked = json!({"task_id": job.to_string(), "wait_seconds": 60});
+    let looked = wire.call("task_status", looked).await;
+    assert!(text(&looked).contains("was stopped: the call was cancelled"), "{looked}");
+    // Once it goes on in the background, it is a task like any.
+    let promoted = wire.request("tools/call", json!({"name": "grep", "arguments": {}})).await;
+    let id = task_of(&wire.answer(promoted).await["result"]);
+    wire.notify("notifications/cancelled", json!({"requestId": promoted})).await;
+    let looked = wire.call("task_status", json!({"task_id": id})).await;
+    assert!(text(&looked).contains("still working"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_vanishes_leaves_its_job() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("grep", Some(SCHEMA), Form::Final)]);
+    let mut wire = Wire::user(&exposing(&host, &["*"])).await;
+    wire.request("tools/call", json!({"name": "grep", "arguments": {}})).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    let (job, serving) = (host.script.only(), wire.serving);
+    drop((wire.write, wire.close));
+    serving.await.unwrap().unwrap();
+    assert!(host.script.is_under_way(job));
+}
+
+#[tokio::test]
+async fn c79_a_client_is_told_once_of_every_real_change() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("grep", Some(SCHEMA), Form::Final)]);
+    let api = exposing(&host, &["*"]);
+    let mut old = Wire::user(&api).await;
+    let mut new = Wire::user_2026(&api, &json!({}));
+    let listening = json!({"notifications": {"toolsListChanged": true}});
+    let listening = new.request("subscriptions/listen", listening).await;
+    let acknowledged = new.next().await.unwrap();
+    assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
+    assert_eq!(acknowledged["params"]["notifications"], json!({"toolsListChanged": true}));
+    let other = SCHEMA.replace("pattern", "regex");
+    let changes = [
+        // Nothing that anybody sees.
+        (vec![kind("grep", Some(SCHEMA), Form::Final)], false),
+        (vec![kind("grep", Some(SCHEMA), Form::Final), kind("new", None, Form::Final)], true),
+        (vec![kind("grep", Some(&other), Form::Final), kind("new", None, Form::Final)], true),
+        (vec![kind("new", None, Form::Final)], true),
+    ];
+    for (kinds, is_real) in changes {
+        set_kinds(&host, kinds);
+        if is_real {
+            for wire in [&mut old, &mut new] {
+                let told = wire.next().await.unwrap();
+                assert_eq!(told["method"], "notifications/tools/list_changed");
+            }
+        }
+        // Nothing else comes.
+        for wire in [&mut old, &mut new] {
+            wire.tools().await;
+            assert!(wire.heard.is_empty(), "{:?}", wire.heard);
+        }
+    }
+    let removed = old.ask("tools/call", json!({"name": "grep", "arguments": {}})).await;
+    assert_eq!(removed["error"]["code"], -32602);
+    assert!(removed["error"]["message"].as_str().unwrap().contains("no tool \"grep\""));
+    // Whoever listens no more is told no more, and the host's end ends what still listens.
+    drop(new.close.take());
+    let ended = new.answer(listening).await;
+    assert!(ended["result"].is_object(), "{ended}");
+}
+
+#[tokio::test]
+async fn an_ending_is_noted_in_the_log_and_is_owed_all_the_same() {
+    let host = Host::start().await;
+    let mut wire = Wire::user(&host.api).await;
+    wire.ask("logging/setLevel", json!({"level": "debug"})).await;
+    let id = task_of(&wire.call("spawn_task", json!({"kind": "park"})).await);
+    host.script.end(id.parse().unwrap(), RunEnding::Completed, "done");
+    let told = wire.next().await.unwrap();
+    assert_eq!(told["method"], "notifications/message");
+    assert!(told["params"]["data"].as_str().unwrap().starts_with("[task-notification] Task"));
+    assert_eq!(texts(&wire.call("task_status", json!({})).await).len(), 2);
+    // Who wants less is told less.
+    until_nothing_is_owed(&host).await;
+    wire.ask("logging/setLevel", json!({"level": "error"})).await;
+    let id = task_of(&wire.call("spawn_task", json!({"kind": "park"})).await);
+    host.script.end(id.parse().unwrap(), RunEnding::Completed, "done");
+    wire.call("task_status", json!({"task_id": id, "wait_seconds": 9})).await;
+    assert!(wire.heard.is_empty(), "{:?}", wire.heard);
+}
+
+/// Answers the next question, which has to be what is asked, and returns it.
+async fn elicited(wire: &mut Wire, result: Value) -> Value {
+    let asked = wire.next().await.unwrap();
+    assert_eq!(asked["method"], "elicitation/create", "{asked}");
+    let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": result});
+    wire.send(&answer.to_string()).await;
+    asked["params"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_is_asked_in_the_middle_of_a_call() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("ask", None, Form::Final)]);
+    let ann = Principal::user("ann", "chat".into());
+    let capabilities = json!({"elicitation": {}});
+    let mut wire = Wire::initialized(&exposing(&host, &["*"]), ann, capabilities).await;
+    let id = wire.request("tools/call", json!({"name": "ask", "arguments": {}})).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    let job = host.script.only();
+    host.script.end(job, RunEnding::Completed, "");
+    let asked = elicited(&mut wire, json!({"action": "accept", "content": {"answer": true}})).await;
+    assert_eq!(asked["message"], "ask (ask) asks: go on?");
+    assert_eq!(
+        asked["requestedSchema"],
+        json!({
+            "type": "object",
+            "properties": {"answer": {"type": "boolean"}},
+            "required": ["answer"],
+        })
+    );
+    until("it goes on", || host.script.under_way() == 1).await;
+    host.script.end(job, RunEnding::Completed, "went on");
+    assert_eq!(text(&wire.answer(id).await["result"]), "went on");
+    // Declined, the question stays and the answer says so.
+    let id = wire.request("tools/call", json!({"name": "ask", "arguments": {}})).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    host.script.end(host.script.only(), RunEnding::Completed, "");
+    elicited(&mut wire, json!({"action": "decline"})).await;
+    let answer = wire.answer(id).await["result"].clone();
+    assert!(text(&answer).contains("The person is asked: go on?"), "{answer}");
+    // What does not fit is told, and the question stays.
+    let look = json!({"task_id": task_of(&answer), "wait_seconds": 9});
+    let id = wire.request("tools/call", json!({"name": "task_status", "arguments": look})).await;
+    elicited(&mut wire, json!({"action": "accept", "content": {"answer": 7}})).await;
+    let refused = wire.answer(id).await["result"].clone();
+    assert_eq!(
+        text(&refused),
+        "the answer does not fit: no boolean (answer as the question's schema says)"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_is_asked_by_the_answer_to_a_call() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("ask", None, Form::Final), kind("other", None, Form::Final)]);
+    let mut wire = Wire::user_2026(&exposing(&host, &["*"]), &json!({"elicitation": {"form": {}}}));
+    let id = wire.request("tools/call", json!({"name": "ask", "arguments": {}})).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    let job = host.script.only();
+    host.script.end(job, RunEnding::Completed, "");
+    let required = wire.answer(id).await["result"].clone();
+    assert_eq!(required["resultType"], "input_required", "{required}");
+    let request = &required["inputRequests"]["answer"];
+    assert_eq!(request["method"], "elicitation/create");
+    assert_eq!(request["params"]["message"], "ask (ask) asks: go on?");
+    let state = required["requestState"].clone();
+    let again = |tool: &str, content: Value| {
+        json!({
+            "name": tool,
+            "arguments": {},
+            "requestState": state,
+            "inputResponses": {"answer": {"action": "accept", "content": content}},
+        })
+    };
+    let refused = wire.ask("tools/call", again("ask", json!({"answer": 7}))).await;
+    assert!(text(&refused["result"]).starts_with("the answer does not fit"), "{refused}");
+    let foreign = wire.ask("tools/call", again("other", json!({}))).await;
+    assert_eq!(foreign["error"]["code"], -32602);
+    let id = wire.request("tools/call", again("ask", json!({"answer": false}))).await;
+    until("it goes on", || host.script.under_way() == 1).await;
+    host.script.end(job, RunEnding::Completed, "went on");
+    assert_eq!(text(&wire.answer(id).await["result"]), "went on");
+    // It is one job, and what names it is nobody else's to use.
+    assert_eq!(host.script.requests.lock().unwrap().len(), 1);
+    let mut bob = Wire::connect(&exposing(&host, &["*"]), Principal::user("bob", "other".into()));
+    bob.meta = wire.meta.clone();
+    let stolen = bob.ask("tools/call", again("ask", json!({"answer": true}))).await;
+    assert_eq!(text(&stolen["result"]), "there is no call that this goes on with");
+}

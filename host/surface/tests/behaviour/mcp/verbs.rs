@@ -1,7 +1,7 @@
 //! Start, look, retry, stop.
 
-use backlot_jobs::{RunEnding, output::Stream};
-use backlot_registry::Form;
+use backlot_jobs::{Query, RunEnding, output::Stream};
+use backlot_registry::{Caller, Form};
 use backlot_surface::Principal;
 use serde_json::{Value, json};
 
@@ -180,7 +180,8 @@ async fn a_wait_ends_with_the_task_or_its_time() {
         )
         .await;
     until("it was launched", || host.script.under_way() == 2).await;
-    let all = host.manager.list(&backlot_registry::Caller::Operator, Default::default()).await;
+    let query = Query { limit: 9, ..Query::default() };
+    let all = host.manager.list(&Caller::Operator, query).await;
     let newest = all.unwrap().jobs.into_iter().find(|job| job.id.to_string() != id);
     host.script.end(newest.unwrap().id, RunEnding::Completed, "quick");
     let answer = wire.answer(spawned).await;
@@ -323,7 +324,10 @@ async fn what_is_stopped_says_so_and_is_not_announced() {
     let refused = wire.call("task_stop", json!({"task_id": id, "reason": "refuse"})).await;
     assert_eq!(
         (refused["isError"].as_bool(), text(&refused).as_str()),
-        (Some(true), "its run refuses to stop: it is stubborn")
+        (
+            Some(true),
+            "its run goes on: it is stubborn; nothing will follow it, and force ends it now"
+        )
     );
     let stopped = wire.call("task_stop", json!({"task_id": id, "reason": "enough"})).await;
     assert!(without(&text(&stopped), &[&id]).starts_with("Task <A> was "), "{stopped}");
@@ -469,7 +473,7 @@ async fn a_question_is_told_with_who_answers_it() {
         without(&text(&looked), &[&id]),
         "Task <A> waits for a person's answer: do not redo its work.\n\
          Kind ask, \"ask\", attempt 1 of 3.\n\
-         Progress: asked: Completed\n\
+         Progress: asked\n\
          The person is asked: go on?\n\
          The answer is JSON that fits {\"type\":\"boolean\"}\n\
          It is for the person to answer: where this client shows no form, with `backlot answer \
