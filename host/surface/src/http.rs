@@ -36,7 +36,7 @@ use axum::{
 };
 use tokio::sync::{Semaphore, watch};
 
-pub(crate) use self::bridge::PROTOCOL;
+pub(crate) use self::{ask::caller, bridge::PROTOCOL};
 use self::readers::Readers;
 pub use self::{
     ask::{BODY_BYTES, SESSION_HEADER},

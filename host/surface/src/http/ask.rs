@@ -47,8 +47,9 @@ impl<S: Sync> FromRequestParts<S> for Who {
     }
 }
 
-/// A header that cannot be read narrows to nothing: it must not make an operator.
-fn caller(principal: &Principal, headers: &HeaderMap) -> Result<Caller, Failure> {
+/// Returns as whom a principal asks. A header that cannot be read narrows to nothing: it
+/// must not make an operator.
+pub(crate) fn caller(principal: &Principal, headers: &HeaderMap) -> Result<Caller, Failure> {
     let bad = |why: &str| Failure::new(Reason::BadRequest, format!("`{SESSION_HEADER}`: {why}"));
     let mut values = headers.get_all(SESSION_HEADER).iter();
     let Some(value) = values.next() else { return principal.caller(None) };

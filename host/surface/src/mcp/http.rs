@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    task::Poll,
+    task::{Poll, ready},
     time::Duration,
 };
 
@@ -16,10 +16,11 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{Method, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, header},
     response::{IntoResponse, Response},
     routing::any,
 };
+use backlot_registry::Caller;
 use futures::{Stream, StreamExt as _, stream::poll_fn};
 use http_body_util::{BodyExt as _, Limited};
 use rmcp::{
@@ -44,9 +45,10 @@ use super::{
     told::Handover,
 };
 use crate::{
-    access::Principal,
+    access::{Principal, Role},
     api::Api,
     error::{Failure, Reason},
+    http::{SESSION_HEADER, caller},
 };
 
 /// How many sessions of the transport there are at a time, and how many of one principal.
@@ -133,6 +135,7 @@ impl Front {
 async fn answer(State(front): State<Front>, request: Request) -> Result<Response, Failure> {
     let asker = request.extensions().get::<Principal>().cloned();
     let asker = asker.ok_or_else(|| Failure::new(Reason::Forbidden, "who asks?"))?;
+    let asker = narrowed(asker, request.headers())?;
     front.heed_closing();
     if let Some(id) = request.headers().get(SESSION_ID) {
         let id = id.to_str().unwrap_or_default();
@@ -154,13 +157,42 @@ async fn answer(State(front): State<Front>, request: Request) -> Result<Response
     let request = Request::from_parts(parts, body);
     let response = ASKER.scope(asker, front.service.handle(request)).await;
     let (parts, body) = response.into_parts();
-    let pieces = body.into_data_stream();
-    // What follows on the answer follows once all of it was taken to be sent.
-    let then = poll_fn(move |_| {
-        handover.given();
-        Poll::Ready(None)
+    // What follows on the answer follows once all of it was taken to be sent. A call that
+    // was cancelled has a response without one.
+    let mut pieces = body.into_data_stream();
+    let mut has_answer = false;
+    let pieces = poll_fn(move |context| {
+        let piece = ready!(pieces.poll_next_unpin(context));
+        match &piece {
+            Some(Ok(bytes)) => has_answer |= is_answer(bytes),
+            Some(Err(_)) => {}
+            None if has_answer => handover.given(),
+            None => {}
+        }
+        Poll::Ready(piece)
     });
-    Ok(Response::from_parts(parts, Body::from_stream(pieces.chain(then))))
+    Ok(Response::from_parts(parts, Body::from_stream(pieces)))
+}
+
+/// Returns who asks, narrowed to a session where a header says so.
+fn narrowed(asker: Principal, headers: &HeaderMap) -> Result<Principal, Failure> {
+    if !headers.contains_key(SESSION_HEADER) {
+        return Ok(asker);
+    }
+    match (caller(&asker, headers)?, asker.role()) {
+        (Caller::Session(session), Role::Observer) => {
+            Ok(Principal::observer(asker.name(), Some(session)))
+        }
+        (Caller::Session(session), _) => Ok(Principal::user(asker.name(), session)),
+        (Caller::Operator | Caller::Anyone, _) => Ok(asker),
+    }
+}
+
+/// Tells whether a piece of a response has an answer: no notification has such a key, and in
+/// a text its quotes would be escaped.
+fn is_answer(piece: &[u8]) -> bool {
+    const KEY: &[u8] = b"\"result\":";
+    piece.windows(KEY.len()).any(|bytes| bytes == KEY)
 }
 
 /// Returns a request whose body is a message, or what is answered to it.

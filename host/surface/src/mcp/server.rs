@@ -109,12 +109,21 @@ impl Server {
         self.0.level.wants_information_in(context)
     }
 
-    /// Returns who calls, who may have the tools.
-    async fn asker(&self, context: &RequestContext<RoleServer>) -> Result<Asker, ErrorData> {
-        let asker = Asker::of(&self.0.principal, &context.meta)
-            .map_err(|failure| ErrorData::invalid_params(failure.message, None))?;
-        asker.check(self.api()).await?;
-        Ok(asker)
+    /// Returns who calls.
+    fn asker(&self, context: &RequestContext<RoleServer>) -> Result<Asker, ErrorData> {
+        let asker = Asker::of(&self.0.principal, &context.meta);
+        asker.map_err(|failure| ErrorData::invalid_params(failure.message, None))
+    }
+
+    /// Returns a call by somebody who may have the tools.
+    async fn admitted(&self, context: &RequestContext<RoleServer>) -> Result<Call, ErrorData> {
+        let asker = self.asker(context)?;
+        if asker.is_a_job(self.api()).await? {
+            let why = "this session is a task's own, and a task starts no tasks: do the work in \
+                       the task itself";
+            return Err(ErrorData::invalid_params(why, None));
+        }
+        Ok(Call::of(self, asker, context))
     }
 
     fn tools(&self) -> Vec<rmcp::model::Tool> {
@@ -127,9 +136,8 @@ impl Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let asker = self.asker(&context).await?;
-        let may_change = asker.principal.may_change().is_ok();
-        let call = Call::of(self, asker, &context);
+        let call = self.admitted(&context).await?;
+        let may_change = call.asker.principal.may_change().is_ok();
         let name = request.name.to_string();
         let done = match Verb::of(&name) {
             Some(Verb::Status) => verbs::status(self, &call, request).await,
@@ -352,7 +360,7 @@ impl ServerHandler for Server {
         };
         let may_change = self.0.principal.may_change().is_ok();
         changes::tell(client(), self.api(), may_change);
-        let asker = Asker::of(&self.0.principal, &context.meta);
+        let asker = self.asker(&context);
         if let Some(session) = asker.ok().as_ref().and_then(Asker::owed) {
             let level = self.0.level.clone();
             changes::tell_endings(client(), self.api(), session.clone(), level);
@@ -381,8 +389,11 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         contained(async {
-            self.asker(&context).await?;
-            Ok(ListToolsResult::with_all_items(self.tools()))
+            let tools = match self.asker(&context)?.is_a_job(self.api()).await? {
+                true => Vec::new(),
+                false => self.tools(),
+            };
+            Ok(ListToolsResult::with_all_items(tools))
         })
         .await
     }
@@ -415,7 +426,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         contained(async {
-            let call = Call::of(self, self.asker(&context).await?, &context);
+            let call = self.admitted(&context).await?;
             tasks::get(self, &call, &request.task_id).await
         })
         .await
@@ -427,7 +438,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         contained(async {
-            let call = Call::of(self, self.asker(&context).await?, &context);
+            let call = self.admitted(&context).await?;
             tasks::update(self, &call, &request.task_id, &request.input_responses).await
         })
         .await
@@ -439,7 +450,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         contained(async {
-            let call = Call::of(self, self.asker(&context).await?, &context);
+            let call = self.admitted(&context).await?;
             tasks::cancel(self, &call, &request.task_id).await
         })
         .await

@@ -385,3 +385,95 @@ pub(super) fn line(text: &str, most: usize) -> String {
         None => text,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use backlot_registry::{Announcer, Changes, Generation, GenerationView};
+
+    use super::*;
+
+    struct Shelf(Vec<KindView>);
+
+    impl Catalog for Shelf {
+        fn kinds(&self) -> Vec<KindView> {
+            self.0.clone()
+        }
+
+        fn kind(&self, kind: &Kind) -> Option<KindView> {
+            self.0.iter().find(|view| view.kind == *kind).cloned()
+        }
+
+        fn changes(&self) -> Changes {
+            Announcer::default().listen()
+        }
+    }
+
+    fn view(name: &str, summary: &str, schema: Option<&str>) -> KindView {
+        let descriptor = KindDescriptor {
+            summary: summary.into(),
+            input_schema: schema.map(Into::into),
+            form: Form::Final,
+        };
+        let current = GenerationView {
+            generation: Generation { number: 1, digest: "d".into() },
+            contract: Some("0.1.0"),
+            loaded_at_ms: 0,
+            tasks: 0,
+            kept: true,
+            descriptor: Arc::new(descriptor),
+        };
+        KindView {
+            kind: name.parse().unwrap(),
+            state: KindState::Serving,
+            current: Some(current),
+            earlier: Vec::new(),
+            trouble: None,
+        }
+    }
+
+    fn spawn_of(shelf: Vec<KindView>) -> (String, Value) {
+        let tools = offered(&Shelf(shelf), &Options::default(), true);
+        let description = tools[0].description.clone().unwrap().into_owned();
+        (description, tools[0].input_schema["properties"]["kind"].clone())
+    }
+
+    #[test]
+    fn many_kinds_are_told_of_within_bounds() {
+        let shelf = |count: usize| {
+            let schema = format!(r#"{{"description":"{}"}}"#, "s".repeat(4_000));
+            let summary = format!("- forged: line\n{}", "é".repeat(1_000));
+            (0..count).map(|at| view(&format!("kind-{at}"), &summary, Some(&schema))).collect()
+        };
+        let (description, kind) = spawn_of(shelf(100));
+        assert!(description.len() < 12 << 10, "{}", description.len());
+        assert!(description.ends_with("others, which `kind` names"), "{description}");
+        assert_eq!(description.matches("\n- ").count(), description.matches("\n- kind-").count());
+        assert_eq!(kind["enum"].as_array().unwrap().len(), 100);
+        let (_, kind) = spawn_of(shelf(1_000));
+        assert_eq!(kind.get("enum"), None);
+        let (description, kind) = spawn_of(Vec::new());
+        assert!(description.ends_with("There are no kinds of work now."));
+        assert_eq!(kind.get("enum"), None);
+    }
+
+    #[test]
+    fn what_an_input_is_made_of() {
+        let input = |schema: Option<&str>, arguments: Value| {
+            let view = view("a", "", schema);
+            let arguments = arguments.as_object().cloned().unwrap();
+            Offer::of(&view).unwrap().input(arguments).map(|(input, _)| input)
+        };
+        let object = Some(r#"{"type":"object"}"#);
+        assert_eq!(input(object, json!({"input": 1})), Ok(r#"{"input":1}"#.into()));
+        assert_eq!(input(None, json!({"input": "text"})), Ok("text".into()));
+        assert_eq!(input(None, json!({})), Ok(String::new()));
+        let list = Some(r#"{"type":"array"}"#);
+        assert_eq!(input(list, json!({"input": [1]})), Ok("[1]".into()));
+        assert_eq!(
+            input(None, json!({"args": []})),
+            Err("there is no `args`: a takes `input`".into())
+        );
+        // One that cannot be read is none.
+        assert_eq!(input(Some("{"), json!({"input": "text"})), Ok("text".into()));
+    }
+}

@@ -49,25 +49,18 @@ impl Asker {
         self.session.as_ref().filter(|_| self.principal.may_change().is_ok())
     }
 
-    /// Refuses a session that is a job's own: what bounds recursion.
+    /// Tells whether the session is a job's own, and has no tools: what bounds recursion.
     ///
     /// # Errors
     ///
-    /// For a job's own session, and where that cannot be told.
-    pub(super) async fn check(&self, api: &Api) -> Result<(), ErrorData> {
-        let Some(session) = &self.session else { return Ok(()) };
-        match api.manager.job_of(session).await {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => Err(ErrorData::invalid_params(
-                "this session is a task's own, and a task starts no tasks: do the work in the \
-                 task itself",
-                None,
-            )),
-            Err(error) => Err(ErrorData::internal_error(
-                format!("whether this session is a task's own cannot be told: {error}"),
-                None,
-            )),
-        }
+    /// When that cannot be told, which is no reason to give it tools.
+    pub(super) async fn is_a_job(&self, api: &Api) -> Result<bool, ErrorData> {
+        let Some(session) = &self.session else { return Ok(false) };
+        let job = api.manager.job_of(session).await;
+        job.map(|job| job.is_some()).map_err(|error| {
+            let why = format!("whether this session is a task's own cannot be told: {error}");
+            ErrorData::internal_error(why, None)
+        })
     }
 
     /// Returns the name that is written down for what the caller does.

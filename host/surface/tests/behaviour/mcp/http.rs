@@ -311,3 +311,63 @@ async fn c90_streams_and_waits_end_with_the_host() {
     while timeout(Duration::from_secs(9), stream.next()).await.unwrap().is_some() {}
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
+
+#[tokio::test]
+async fn a_person_is_asked_on_the_stream_of_the_call() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("ask", None, Form::Final)]);
+    let site = Site::of(&exposing(&host, &["*"]));
+    let hello = json!({
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"elicitation": {}},
+        "clientInfo": {"name": "test", "version": "1"},
+    });
+    let hello = request("POST", &[], message(1, "initialize", &hello));
+    let response = site.send(&ann(), hello).await;
+    let session = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+    answer(response, 1).await;
+    let headers = [("mcp-session-id", session.as_str())];
+    let params = json!({"name": "ask", "arguments": {}});
+    let called = request("POST", &headers, message(2, "tools/call", &params));
+    let mut stream = site.send(&ann(), called).await.into_body().into_data_stream();
+    until("it was launched", || host.script.under_way() == 1).await;
+    let job = host.script.only();
+    host.script.end(job, RunEnding::Completed, "");
+    let asked = next(&mut stream).await.unwrap();
+    assert_eq!(asked["method"], "elicitation/create");
+    let given = json!({"action": "accept", "content": {"answer": true}});
+    let given = json!({"jsonrpc": "2.0", "id": asked["id"], "result": given}).to_string();
+    let taken = site.send(&ann(), request("POST", &headers, given)).await;
+    assert_eq!(taken.status(), StatusCode::ACCEPTED);
+    until("it goes on", || host.script.under_way() == 1).await;
+    host.script.end(job, RunEnding::Completed, "went on");
+    let result = next(&mut stream).await.unwrap();
+    assert_eq!(text(&result["result"]), "went on");
+}
+
+#[tokio::test]
+async fn a_header_narrows_to_a_session() {
+    let host = Host::start().await;
+    host.spawn("park").await;
+    let site = Site::of(&host.api);
+    let listed = async |principal: Principal, session: &str| {
+        let params = json!({"name": "task_status", "_meta": meta_2026(&json!({}))});
+        let headers = [
+            ("mcp-protocol-version", "2026-07-28"),
+            ("mcp-method", "tools/call"),
+            ("mcp-name", "task_status"),
+            ("backlot-session", session),
+        ];
+        let body = message(7, "tools/call", &params);
+        let response = site.send(&principal, request("POST", &headers, body)).await;
+        match response.status() {
+            StatusCode::OK => Ok(text(&answer(response, 7).await["result"])),
+            status => Err(status),
+        }
+    };
+    let operator = || Principal::operator("operator");
+    assert!(listed(operator(), "chat").await.unwrap().contains("park"));
+    assert_eq!(listed(operator(), "other").await.unwrap(), "There are no tasks.");
+    assert_eq!(listed(bob(), "chat").await, Err(StatusCode::NOT_FOUND));
+    assert_eq!(listed(operator(), "").await, Err(StatusCode::BAD_REQUEST));
+}

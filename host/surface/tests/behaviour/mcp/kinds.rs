@@ -112,6 +112,39 @@ async fn until_nothing_is_owed(host: &Host) {
 }
 
 #[tokio::test]
+async fn a_long_result_is_cut_and_says_how_it_goes_on() {
+    let host = Host::start().await;
+    set_kinds(
+        &host,
+        vec![kind("grep", Some(SCHEMA), Form::Final), kind("tick", Some(SCHEMA), Form::Stream)],
+    );
+    let mut wire = Wire::user(&exposing(&host, &["*"])).await;
+    let long: String = (0..20_000).map(|at| format!("line {at}\n")).collect();
+    for tool in ["grep", "tick"] {
+        let params = json!({"name": tool, "arguments": {"pattern": "x"}});
+        let id = wire.request("tools/call", params).await;
+        until("it was launched", || host.script.under_way() == 1).await;
+        let job = host.script.only();
+        host.record(job, Stream::Stdout, long.as_bytes());
+        host.script.end(job, RunEnding::Completed, &long);
+        let result = wire.answer(id).await["result"].clone();
+        let facts = result["_meta"]["backlot/task"].clone();
+        assert_eq!(facts["truncated"], true);
+        let told = text(&result);
+        let (begin, goes_on) = told.split_once("\n[cut here: ").unwrap();
+        assert!(begin.len() <= 48 << 10 && long.starts_with(begin));
+        let after = facts["next_offset"].clone();
+        assert_eq!(goes_on, format!("task_status with task_id {job} and after {after} reads on]"));
+        let arguments = json!({"task_id": job.to_string(), "after": after});
+        let rest = text(&wire.call("task_status", arguments).await);
+        let (_, rest) =
+            rest.split_once(":\nline").unwrap_or_else(|| rest.split_once(":\n").unwrap());
+        let place = usize::try_from(after.as_u64().unwrap()).unwrap();
+        assert!(long[place..].trim_start_matches("line").starts_with(&rest[..1_000]), "{tool}");
+    }
+}
+
+#[tokio::test]
 async fn a_result_may_be_blocks() {
     let host = Host::start().await;
     set_kinds(&host, vec![kind("draw", Some(SCHEMA), Form::Final)]);
