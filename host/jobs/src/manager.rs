@@ -301,14 +301,15 @@ impl Inner {
                 self.tell_of(&job, before);
                 Some(*job)
             }
-            Changed::Removed(jobs) => {
-                if !jobs.is_empty() {
+            Changed::Removed(gone) => {
+                if !gone.is_empty() {
+                    let jobs: Vec<JobId> = gone.iter().map(|gone| gone.job).collect();
                     for job in &jobs {
                         self.waiting().remove(*job);
                         self.wake(*job);
                     }
                     self.drop_runs_of(&jobs);
-                    self.report(|| self.world.reports.on_removed(&jobs));
+                    self.report(|| self.world.reports.on_removed(&gone));
                     self.turn.notify_one();
                 }
                 None

@@ -260,7 +260,16 @@ pub enum Changed {
     /// An entry was written, with that number.
     Entry(u64),
     /// Jobs are gone.
-    Removed(Vec<JobId>),
+    Removed(Vec<Gone>),
+}
+
+/// A job that is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gone {
+    /// Its id.
+    pub job: JobId,
+    /// The session that it worked for.
+    pub parent: SessionId,
 }
 
 /// Why nothing has changed.
@@ -508,11 +517,13 @@ impl Change {
             Self::Remove { job } => remove(rows, *job),
             Self::Prune { before_ms, keep, limit } => {
                 let mut gone = Vec::new();
-                for job in rows.prunable(*before_ms, *keep, *limit)? {
-                    if live_below(rows, &job.session())?.is_some() {
+                for id in rows.prunable(*before_ms, *keep, *limit)? {
+                    if live_below(rows, &id.session())?.is_some() {
                         continue;
                     }
-                    delete_job(rows, job, &mut gone)?;
+                    if let Some(job) = rows.job(id)? {
+                        delete_job(rows, id, &job.spec.parent, &mut gone)?;
+                    }
                 }
                 Ok(Changed::Removed(gone))
             }
@@ -620,7 +631,7 @@ fn take_back(rows: &mut dyn Rows, id: JobId, run: RunId) -> Result<Changed, Chan
         rows.append_entry(&job.spec.parent, &entry)?;
     }
     let mut gone = Vec::new();
-    delete_job(rows, id, &mut gone)?;
+    delete_job(rows, id, &job.spec.parent, &mut gone)?;
     Ok(Changed::Removed(gone))
 }
 
@@ -741,15 +752,20 @@ fn remove(rows: &mut dyn Rows, id: JobId) -> Result<Changed, ChangeError> {
         return Err(Refused::Live { job, status }.into());
     }
     let mut gone = Vec::new();
-    delete_job(rows, id, &mut gone)?;
+    delete_job(rows, id, &job.spec.parent, &mut gone)?;
     Ok(Changed::Removed(gone))
 }
 
 /// Deletes a job and the session that it ran in, with what is below that.
-fn delete_job(rows: &mut dyn Rows, id: JobId, gone: &mut Vec<JobId>) -> Result<(), StoreError> {
+fn delete_job(
+    rows: &mut dyn Rows,
+    id: JobId,
+    parent: &SessionId,
+    gone: &mut Vec<Gone>,
+) -> Result<(), StoreError> {
     delete_session(rows, &id.session(), gone)?;
     rows.remove_job(id)?;
-    gone.push(id);
+    gone.push(Gone { job: id, parent: parent.clone() });
     Ok(())
 }
 
@@ -757,11 +773,11 @@ fn delete_job(rows: &mut dyn Rows, id: JobId, gone: &mut Vec<JobId>) -> Result<(
 fn delete_session(
     rows: &mut dyn Rows,
     session: &SessionId,
-    gone: &mut Vec<JobId>,
+    gone: &mut Vec<Gone>,
 ) -> Result<(), StoreError> {
     // The depth of jobs is bounded, and so is that of the calls.
     for job in rows.jobs_of(session)? {
-        delete_job(rows, job, gone)?;
+        delete_job(rows, job, session, gone)?;
     }
     rows.remove_session(session)
 }

@@ -196,7 +196,7 @@ impl Inner {
     async fn removed(&self, change: Change) -> Result<Vec<JobId>, TreeError> {
         let changed = self.store.change(change).await?;
         let gone = match &changed {
-            Changed::Removed(gone) => gone.clone(),
+            Changed::Removed(gone) => gone.iter().map(|gone| gone.job).collect(),
             _ => Vec::new(),
         };
         self.tell(changed);

@@ -11,6 +11,7 @@ use backlot_registry::{BoxFuture, Clock, Kind, SessionId, SystemClock};
 use crate::{
     id::{JobId, RunId},
     job::{Code, Job, NextStep, Question, StopRequest},
+    store::Gone,
 };
 
 /// Everything that a manager needs of the world around it. Cheap to clone.
@@ -270,8 +271,8 @@ pub trait Reports: Send + Sync + 'static {
     }
 
     /// Jobs are gone, with all that is kept of them.
-    fn on_removed(&self, jobs: &[JobId]) {
-        let _ = jobs;
+    fn on_removed(&self, gone: &[Gone]) {
+        let _ = gone;
     }
 }
 

@@ -7,6 +7,9 @@
 
 mod ask;
 mod bridge;
+mod chunks;
+mod events;
+mod follow;
 mod guard;
 mod host;
 mod jobs;
@@ -19,6 +22,7 @@ mod readers;
 mod serve;
 mod sessions;
 mod stall;
+mod stream;
 mod tasks;
 mod tls;
 
@@ -37,7 +41,6 @@ use axum::{
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use self::{ask::caller, bridge::PROTOCOL};
-use self::readers::Readers;
 pub use self::{
     ask::{BODY_BYTES, SESSION_HEADER},
     guard::Guard,
@@ -46,6 +49,7 @@ pub use self::{
     serve::{Door, serve},
     tls::{TlsError, tls_config},
 };
+use self::{chunks::Chunks, readers::Readers};
 use crate::{
     access::Principal,
     api::Api,
@@ -74,6 +78,7 @@ fn routes(surface: Surface) -> Router {
         // Whoever asks for the head alone is told nothing, and nothing is settled by it.
         .route("/v1/jobs/{id}", get(jobs::look).head(no_method).delete(jobs::remove))
         .route("/v1/jobs/{id}/output", get(output::read))
+        .route("/v1/jobs/{id}/stream", get(follow::stream))
         .route("/v1/jobs/{id}/stop", post(jobs::stop))
         .route("/v1/jobs/{id}/retry", post(jobs::retry))
         .route("/v1/jobs/{id}/answer", post(jobs::answer))
@@ -87,6 +92,7 @@ fn routes(surface: Surface) -> Router {
         .route("/v1/sessions/{id}/entries", get(sessions::entries).post(sessions::append))
         .route("/v1/sessions/{id}/owed", get(sessions::owed))
         .route("/v1/sessions/{id}/settle", post(sessions::settle))
+        .route("/v1/events", get(events::stream))
         .route("/v1/tasks", get(tasks::list))
         .route("/v1/tasks/{id}", get(tasks::look))
         .route("/v1/tasks/{id}/stop", post(tasks::stop))
@@ -114,6 +120,10 @@ fn routes(surface: Surface) -> Router {
 struct Surface {
     api: Api,
     readers: Arc<Readers>,
+    /// What was read last for those who follow output.
+    chunks: Arc<Chunks>,
+    /// Places for streams.
+    streams: Arc<Semaphore>,
     /// Places for kinds that are being drained.
     drains: Arc<Semaphore>,
     /// Places for agents that another process stands before.
@@ -126,6 +136,8 @@ impl Surface {
         Self {
             api,
             readers: Arc::default(),
+            chunks: Arc::default(),
+            streams: Arc::new(stream::places()),
             drains: Arc::new(kinds::drains()),
             bridges: Arc::new(Semaphore::new(bridge::BRIDGES as usize)),
             closing,

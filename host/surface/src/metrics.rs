@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use backlot_jobs::{Health, Job, JobId, Phase, Run, RunId, Status};
+use backlot_jobs::{Gone, Health, Job, JobId, Phase, Run, RunId, Status};
 use backlot_registry::{
     Cause, Change, Changes, Health as RegistryHealth, Kind, KindState, KindView,
 };
@@ -148,10 +148,10 @@ impl Metrics {
     }
 
     /// Forgets jobs that are gone.
-    pub fn removed(&self, jobs: &[JobId]) {
+    pub fn removed(&self, gone: &[Gone]) {
         let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        for job in jobs {
-            runs.remove(job);
+        for gone in gone {
+            runs.remove(&gone.job);
         }
     }
 

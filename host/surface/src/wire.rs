@@ -11,6 +11,7 @@ mod output;
 mod query;
 mod session;
 mod spawn;
+mod stream;
 mod task;
 mod trace;
 
@@ -29,8 +30,8 @@ pub use kind::{
 pub use output::{Content, OutputPiece, OutputReply, StreamName};
 pub(crate) use output::{joined, unfinished};
 pub use query::{
-    DeleteQuery, EntriesQuery, FilesQuery, HandQuery, HandView, ListQuery, LookQuery, OutputQuery,
-    PartName, TasksQuery,
+    DeleteQuery, EntriesQuery, EventsQuery, FilesQuery, HandQuery, HandView, ListQuery, LookQuery,
+    OutputQuery, PartName, StreamQuery, TasksQuery,
 };
 pub(crate) use session::check_session;
 pub use session::{
@@ -39,6 +40,7 @@ pub use session::{
 };
 pub(crate) use spawn::check_key;
 pub use spawn::{Expects, Grant, SpawnRequest, Target};
+pub use stream::{DroppedView, NothingView, RemovedView, SnapshotView};
 pub use task::{
     StopMode, StoppedBy, TaskStatus, TaskStopOutcome, TaskStopReply, TaskStopRequest, TaskView,
     TasksReply, UsageView,

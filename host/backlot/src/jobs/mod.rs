@@ -15,7 +15,7 @@ use std::{
 };
 
 use backlot_jobs::{
-    Census, DataFolder, FolderError, Held, HoldError, Holder, Job, JobId, Manager, OpenError,
+    Census, DataFolder, FolderError, Gone, Held, HoldError, Holder, Job, JobId, Manager, OpenError,
     Query, Recovered, Reports, SqliteOptions, SqliteStore, Status, Store, StoreError, World, files,
     output::Limits,
 };
@@ -346,10 +346,10 @@ impl Reports for Kept {
         }
     }
 
-    fn on_removed(&self, jobs: &[JobId]) {
-        self.metrics.removed(jobs);
-        self.feed.removed(jobs);
-        let folders: Vec<PathBuf> = jobs.iter().map(|job| self.folder.job(job)).collect();
+    fn on_removed(&self, gone: &[Gone]) {
+        self.metrics.removed(gone);
+        self.feed.removed(gone);
+        let folders: Vec<PathBuf> = gone.iter().map(|gone| self.folder.job(gone.job)).collect();
         let clearing = self.clearing.begin();
         tokio::task::spawn_blocking(move || {
             let _clearing = clearing;

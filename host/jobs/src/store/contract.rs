@@ -23,7 +23,9 @@ use std::{any::Any, collections::HashSet, sync::Arc};
 use backlot_registry::{Kind, SessionId};
 use futures::future::join_all;
 
-use super::{Census, Change, ChangeError, Changed, Limits, Query, Refused, Scope, Spawned, Store};
+use super::{
+    Census, Change, ChangeError, Changed, Gone, Limits, Query, Refused, Scope, Spawned, Store,
+};
 use crate::{
     id::{DeliveryId, JobId, RunId},
     job::{
@@ -227,7 +229,7 @@ fn job_of(changed: Changed) -> Job {
 
 fn removed(changed: Changed) -> Vec<JobId> {
     match changed {
-        Changed::Removed(gone) => gone,
+        Changed::Removed(gone) => gone.into_iter().map(|gone| gone.job).collect(),
         other => panic!("{other:?} is no removal"),
     }
 }
@@ -784,9 +786,13 @@ pub async fn j16_deleting_a_session_takes_all_below(handles: &Handles) {
     happen(store, &lowest, completed(None)).await;
     happen(store, &stays, completed(None)).await;
     let change = Change::Delete { session: "chat".into() };
-    let gone = removed(make(&*handles.other, change.clone()).await);
-    let all = HashSet::from([top.id, below.id, lowest.id, waiting.id]);
-    assert_eq!((gone.len(), HashSet::from_iter(gone)), (4, all.clone()));
+    let Changed::Removed(gone) = make(&*handles.other, change.clone()).await else {
+        panic!("nothing is gone");
+    };
+    let jobs = [&top, &below, &lowest, &waiting];
+    let told = jobs.map(|job| Gone { job: job.id, parent: job.spec.parent.clone() });
+    assert_eq!((gone.len(), HashSet::from_iter(gone)), (4, HashSet::from(told)));
+    let all = HashSet::from(jobs.map(|job| job.id));
     for handle in handles.each() {
         assert_eq!(handle.session("chat".into()).await.unwrap(), None);
         for job in &all {

@@ -12,10 +12,10 @@ use std::{
 };
 
 use backlot_jobs::{
-    Change, Changed, Code, Config, Continue, Event, FaultyStore, Following, Hand, How, Job, JobId,
-    LaunchError, Launched, Launcher, Limits, Manager, MemoryStore, NextStep, OpenError, Question,
-    Recovered, Reports, Resolved, Resolver, RunEnding, RunId, RunOutcome, Spawn, Status, Stop,
-    StopReply, Stopped, Store, StoreError, World,
+    Change, Changed, Code, Config, Continue, Event, FaultyStore, Following, Gone, Hand, How, Job,
+    JobId, LaunchError, Launched, Launcher, Limits, Manager, MemoryStore, NextStep, OpenError,
+    Question, Recovered, Reports, Resolved, Resolver, RunEnding, RunId, RunOutcome, Spawn, Status,
+    Stop, StopReply, Stopped, Store, StoreError, World,
 };
 use backlot_registry::{BoxFuture, Caller, Clock, Kind, SessionId};
 use tokio::{sync::oneshot, time::Instant};
@@ -760,7 +760,7 @@ impl Reports for Heard {
         self.hear(Report::Update(job.clone()));
     }
 
-    fn on_removed(&self, jobs: &[JobId]) {
-        self.hear(Report::Removed(jobs.to_vec()));
+    fn on_removed(&self, gone: &[Gone]) {
+        self.hear(Report::Removed(gone.iter().map(|gone| gone.job).collect()));
     }
 }

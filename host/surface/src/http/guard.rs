@@ -57,6 +57,9 @@ const BODIES_BYTES: usize = 8 * BODY_BYTES;
 /// Up to which length a body is not counted among those, in bytes: so many come with each
 /// connection that there can be.
 const SMALL_BYTES: usize = 64 << 10;
+/// How much more comes through of a body that is too long, in bytes, so that the route sees
+/// it and says so: more than a connection reads at once.
+const LEEWAY_BYTES: usize = 1 << 20;
 /// In what a semaphore counts bytes, which has no room for so many permits.
 const UNIT_BYTES: usize = 1 << 10;
 /// How long it is waited until others have sent theirs.
@@ -143,7 +146,7 @@ impl Guard {
             None => Body::empty(),
             Some(bytes) => {
                 let room = self.room(bytes).await.map_err(IntoResponse::into_response)?;
-                bounded(Body::new(Limited::new(body, BODY_BYTES + 1)), room)
+                bounded(Body::new(Limited::new(body, BODY_BYTES + LEEWAY_BYTES)), room)
             }
         };
         Ok(Request::from_parts(head, body))
@@ -445,7 +448,7 @@ mod tests {
         let tokens = Tokens::open(&DataFolder::open(scratch.path()).unwrap()).unwrap();
         let new =
             NewToken { name: "ann".into(), role: Role::User, session: None, expires_ms: None };
-        let token = tokens.add(new).unwrap();
+        let (_, token) = tokens.add(new).unwrap();
         Fixture { guard: Guard::new(tokens), token, _scratch: scratch }
     }
 

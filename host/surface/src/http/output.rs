@@ -83,7 +83,7 @@ async fn changed(surface: &Surface, job: &Job, caller: &Caller) {
 
 /// Returns what there is of a part behind an offset. The beginning of a character whose
 /// rest is still to come is left for the next time.
-fn portion(
+pub(super) fn portion(
     reader: &mut Recording,
     part: Part,
     after: u64,

@@ -78,6 +78,32 @@ pub struct OutputQuery {
     pub wait_ms: Option<u64>,
 }
 
+/// Which part of a job's output is followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamQuery {
+    /// Output or log.
+    pub part: PartName,
+    /// What is behind so many bytes. The header `Last-Event-ID` stands above it.
+    pub after: u64,
+}
+
+/// Of which jobs it is told what becomes of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsQuery {
+    /// Those that work for that session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Those that stand so, or have come to, separated by commas.
+    #[serde(with = "statuses", skip_serializing_if = "Vec::is_empty")]
+    pub status: Vec<Status>,
+    /// What has happened behind the event of that id. The header `Last-Event-ID` stands
+    /// above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
 /// One of the two parts of what is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -195,6 +221,14 @@ mod tests {
         check(&HandQuery { hand: Some(HandView::Person) }, "hand=person");
         let output = OutputQuery { part: PartName::Log, after: 7, max: Some(1), wait_ms: Some(5) };
         check(&output, "part=log&after=7&max=1&wait_ms=5");
+        check(&StreamQuery { part: PartName::Log, after: 7 }, "part=log&after=7");
+        let events = EventsQuery {
+            session: Some("chat".into()),
+            status: vec![Status::Failed],
+            after: Some("ab-7".into()),
+        };
+        check(&events, "session=chat&status=failed&after=ab-7");
+        check(&EventsQuery::default(), "");
         check(&FilesQuery { limit: Some(5) }, "limit=5");
         check(&TasksQuery { after: 7, limit: Some(5) }, "after=7&limit=5");
         check(&EntriesQuery { after: 7, limit: Some(5) }, "after=7&limit=5");

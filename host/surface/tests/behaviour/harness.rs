@@ -8,7 +8,7 @@ use std::{
 };
 
 use backlot_jobs::{
-    Code, Config, Continue, DataFolder, Following, How, Job, JobId, LaunchError, Launched,
+    Code, Config, Continue, DataFolder, Following, Gone, How, Job, JobId, LaunchError, Launched,
     Launcher, Manager, MemoryStore, Question, Reports, RunEnding, RunId, RunOutcome, Spawn, Stop,
     Stopped, World,
     output::{Limits as RecordLimits, Recorder, Stream},
@@ -311,9 +311,9 @@ impl Reports for Script {
         self.feed.changed(job);
     }
 
-    fn on_removed(&self, jobs: &[JobId]) {
-        self.metrics.removed(jobs);
-        self.feed.removed(jobs);
+    fn on_removed(&self, gone: &[Gone]) {
+        self.metrics.removed(gone);
+        self.feed.removed(gone);
     }
 }
 
