@@ -40,6 +40,7 @@ pub(crate) struct Host {
     pub(crate) manager: Manager,
     pub(crate) folder: DataFolder,
     pub(crate) registry: Registry,
+    pub(crate) api: Api,
     close: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<()>>,
     _scratch: TempDir,
@@ -156,13 +157,118 @@ pub(crate) async fn read_all(stream: &mut UnixStream) -> String {
     }
 }
 
+/// A live stream that is being read.
+pub(crate) struct Events {
+    stream: UnixStream,
+    /// What has come, without what the transfer adds.
+    text: String,
+    raw: Vec<u8>,
+    is_over: bool,
+}
+
+/// An event of a live stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Told {
+    pub(crate) name: String,
+    /// The id that stands after it.
+    pub(crate) id: Option<String>,
+    pub(crate) data: serde_json::Value,
+}
+
+impl Host {
+    /// Opens a live stream.
+    pub(crate) async fn events(&self, path: &str, headers: &str) -> Events {
+        let mut stream = self.stream().await;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut raw = Vec::new();
+        let end = loop {
+            if let Some(end) = raw.windows(4).position(|it| it == b"\r\n\r\n") {
+                break end + 4;
+            }
+            let read = stream.read_buf(&mut raw).await.unwrap();
+            assert!(read > 0, "{}", String::from_utf8_lossy(&raw));
+        };
+        let head = String::from_utf8(raw.drain(..end).collect()).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}{}", String::from_utf8_lossy(&raw));
+        assert!(head.contains("content-type: text/event-stream\r\n"), "{head}");
+        Events { stream, text: String::new(), raw, is_over: false }
+    }
+}
+
+impl Events {
+    /// Returns the next event, or `None` at the end of the stream.
+    pub(crate) async fn next(&mut self) -> Option<Told> {
+        loop {
+            let block = self.block().await?;
+            let mut told = Told::default();
+            for line in block.lines() {
+                match line.split_once(": ") {
+                    Some(("id", id)) => told.id = Some(id.to_owned()),
+                    Some(("event", name)) => told.name = name.to_owned(),
+                    Some(("data", data)) => told.data = serde_json::from_str(data).unwrap(),
+                    _ => assert_eq!(line, ":", "{block:?}"),
+                }
+            }
+            if !told.name.is_empty() {
+                return Some(told);
+            }
+        }
+    }
+
+    /// Returns what comes before the next blank line.
+    pub(crate) async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.text.find("\n\n") {
+                let block = self.text[..end].to_owned();
+                self.text.drain(..end + 2);
+                return Some(block);
+            }
+            if !self.more().await {
+                assert_eq!(self.text, "", "the stream ends within an event");
+                return None;
+            }
+        }
+    }
+
+    /// Takes a part of the transfer, and returns whether there was one.
+    async fn more(&mut self) -> bool {
+        while !self.is_over {
+            if let Some(line) = self.raw.windows(2).position(|it| it == b"\r\n") {
+                let digits = str::from_utf8(&self.raw[..line]).unwrap();
+                let length = usize::from_str_radix(digits, 16).unwrap();
+                let (begin, end) = (line + 2, line + 2 + length);
+                if self.raw.len() >= end + 2 {
+                    self.text.push_str(str::from_utf8(&self.raw[begin..end]).unwrap());
+                    self.raw.drain(..end + 2);
+                    self.is_over = length == 0;
+                    return !self.is_over;
+                }
+            }
+            if self.stream.read_buf(&mut self.raw).await.unwrap() == 0 {
+                panic!("the stream was cut");
+            }
+        }
+        false
+    }
+
+    /// Returns all events up to the end of the stream.
+    pub(crate) async fn rest(&mut self) -> Vec<Told> {
+        let mut all = Vec::new();
+        while let Some(told) = self.next().await {
+            all.push(told);
+        }
+        all
+    }
+}
+
 /// Launches runs that end when they are told to.
 #[derive(Default)]
 pub(crate) struct Script {
     runs: Mutex<HashMap<JobId, (RunId, oneshot::Sender<RunOutcome>)>>,
     recorded: Mutex<HashMap<JobId, Weak<Notify>>>,
     /// What becomes of the jobs.
-    feed: Feed,
+    pub(crate) feed: Feed,
     /// What is counted.
     pub(crate) metrics: Metrics,
     /// The kinds that there are.

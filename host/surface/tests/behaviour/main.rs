@@ -21,4 +21,5 @@ mod mcp;
 mod metrics;
 mod output;
 mod sessions;
+mod streams;
 mod tasks;
