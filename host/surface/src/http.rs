@@ -19,10 +19,12 @@ mod metrics;
 mod output;
 mod rate;
 mod readers;
+mod routes;
 mod serve;
 mod sessions;
 mod stall;
 mod stream;
+mod table;
 mod tasks;
 mod tls;
 
@@ -36,7 +38,7 @@ use axum::{
     },
     middleware::from_fn_with_state,
     response::{IntoResponse, Response},
-    routing::{delete, get, post, put},
+    routing::get,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -46,6 +48,7 @@ pub use self::{
     guard::Guard,
     listen::{BindRefused, Bound, ListenError, Warning, listen_tcp, may_bind},
     rate::Rate,
+    routes::description,
     serve::{Door, serve},
     tls::{TlsError, tls_config},
 };
@@ -73,41 +76,10 @@ fn operated(routes: Router) -> Router {
 
 fn routes(surface: Surface) -> Router {
     let mcp = mcp::router(surface.api.clone(), surface.closing.clone());
-    Router::new()
-        .route("/v1/jobs", post(jobs::spawn).get(jobs::list))
-        // Whoever asks for the head alone is told nothing, and nothing is settled by it.
-        .route("/v1/jobs/{id}", get(jobs::look).head(no_method).delete(jobs::remove))
-        .route("/v1/jobs/{id}/output", get(output::read))
-        .route("/v1/jobs/{id}/stream", get(follow::stream))
-        .route("/v1/jobs/{id}/stop", post(jobs::stop))
-        .route("/v1/jobs/{id}/retry", post(jobs::retry))
-        .route("/v1/jobs/{id}/answer", post(jobs::answer))
-        .route("/v1/jobs/{id}/files", get(jobs::files))
-        .route("/v1/jobs/{id}/files/{*path}", get(jobs::file))
-        .route("/v1/prune", post(host::prune))
-        .route("/v1/backup", post(host::backup))
-        .route("/v1/health", get(host::health))
-        .route("/v1/sessions/{id}", put(sessions::open))
-        .route("/v1/sessions/{id}", delete(sessions::remove))
-        .route("/v1/sessions/{id}/entries", get(sessions::entries).post(sessions::append))
-        .route("/v1/sessions/{id}/owed", get(sessions::owed))
-        .route("/v1/sessions/{id}/settle", post(sessions::settle))
-        .route("/v1/events", get(events::stream))
-        .route("/v1/tasks", get(tasks::list))
-        .route("/v1/tasks/{id}", get(tasks::look))
-        .route("/v1/tasks/{id}/stop", post(tasks::stop))
-        .route("/v1/kinds", get(kinds::list))
-        .route("/v1/kinds/{kind}", get(kinds::look))
-        .route("/v1/kinds/{kind}/load", post(kinds::load))
-        .route("/v1/kinds/{kind}/drain", post(kinds::drain))
-        .route("/v1/kinds/{kind}/unload", post(kinds::unload))
-        .route("/v1/kinds/{kind}/rollback", post(kinds::rollback))
-        .route("/v1/reload", post(kinds::reload))
+    routes::table()
+        .router
+        // What goes on behind it is no HTTP, and is described nowhere else either.
         .route("/v1/mcp", get(bridge::open).head(no_method))
-        .route("/v1/live", get(host::live))
-        .route("/v1/ready", get(host::ready))
-        .route("/v1/shutdown", post(host::shutdown))
-        .route("/metrics", get(metrics::page))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn_with_state(surface.clone(), metrics::count))

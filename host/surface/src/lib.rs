@@ -32,7 +32,7 @@ pub use error::{Failure, Reason};
 pub use feed::{Event, Feed, Listener};
 pub use http::{
     BODY_BYTES, BindRefused, Bound, Door, Guard, ListenError, Rate, SESSION_HEADER, TlsError,
-    Warning, listen_tcp, may_bind, router, serve, tls_config,
+    Warning, description, listen_tcp, may_bind, router, serve, tls_config,
 };
 pub use metrics::Metrics;
 pub use tokens::{NewToken, TokenError, TokenView, Tokens};

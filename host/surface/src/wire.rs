@@ -9,6 +9,7 @@ mod job;
 mod kind;
 mod output;
 mod query;
+mod schema;
 mod session;
 mod spawn;
 mod stream;
@@ -38,8 +39,8 @@ pub use session::{
     DeliveryReply, EntriesReply, EntryReply, EntryRequest, EntryView, JobCardView, SessionView,
     SettleReply, SettleRequest,
 };
-pub(crate) use spawn::check_key;
 pub use spawn::{Expects, Grant, SpawnRequest, Target};
+pub(crate) use spawn::{KEY, check_key};
 pub use stream::{DroppedView, NothingView, RemovedView, SnapshotView};
 pub use task::{
     StopMode, StoppedBy, TaskStatus, TaskStopOutcome, TaskStopReply, TaskStopRequest, TaskView,

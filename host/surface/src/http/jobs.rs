@@ -15,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use futures::stream::try_unfold;
 use percent_encoding::percent_decode_str;
 use tokio::{io::AsyncReadExt as _, task::spawn_blocking};
+use utoipa::openapi::{ObjectBuilder, Type};
 
 use super::{
     Surface,
@@ -24,7 +25,7 @@ use super::{
 use crate::{
     error::{Failure, Reason},
     wire::{
-        AnswerRequest, FilesQuery, FilesReply, HandQuery, JobView, ListQuery, LookQuery, Page,
+        AnswerRequest, FilesQuery, FilesReply, HandQuery, JobView, KEY, ListQuery, LookQuery, Page,
         PruneReply, SpawnRequest, StopOutcome, StopReply, StopRequest, TraceParent, check_key,
     },
 };
@@ -69,6 +70,12 @@ pub(super) async fn spawn(
     let location = format!("/v1/jobs/{}", job.id);
     let view = brief(&surface, job).await;
     Ok((status, [(header::LOCATION, location)], Json(view)))
+}
+
+/// Returns the schema of a key that is given by its header.
+pub(super) fn key_schema() -> ObjectBuilder {
+    let key = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
+    key.max_length(Some(KEY)).pattern(Some("^[!-~]([ -~]*[!-~])?$"))
 }
 
 /// Returns the key under which a job is spawned once, by what is sent or its header.

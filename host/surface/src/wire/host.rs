@@ -12,12 +12,13 @@ use backlot_jobs::{
 };
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::spawn::absolute;
 use crate::error::Failure;
 
 /// Which host this is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostAbout {
     /// The number of its process.
     pub pid: u32,
@@ -37,7 +38,7 @@ pub struct HostAbout {
 }
 
 /// How a host is doing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthReply {
     /// Which host.
     pub host: HostAbout,
@@ -73,7 +74,7 @@ impl HealthReply {
 }
 
 /// Asks for the host's end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShutdownRequest {
     /// How long jobs that run may go on before they are stopped; as the host is set up
@@ -83,7 +84,7 @@ pub struct ShutdownRequest {
 }
 
 /// The host is going to end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ShutdownReply {
     /// The number of its process.
     pub pid: u32,
@@ -92,21 +93,21 @@ pub struct ShutdownReply {
 }
 
 /// The host answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LiveReply {
     /// Always true: a host that does not live does not answer.
     pub live: bool,
 }
 
 /// The host takes work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReadyReply {
     /// Always true: one that is not ready answers why instead.
     pub ready: bool,
 }
 
 /// How many jobs there are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobCounts {
     /// Waiting for a place or their time.
     pub queued: u64,
@@ -131,7 +132,7 @@ impl JobCounts {
 }
 
 /// Asks for jobs that have ended to be deleted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PruneRequest {
     /// How many are kept; as many as the host is set up for where it is left out.
@@ -143,17 +144,18 @@ pub struct PruneRequest {
 }
 
 /// Jobs are gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PruneReply {
     /// How many, with those below them.
     pub removed: usize,
 }
 
 /// Asks for a copy of all that is recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackupRequest {
     /// Where to, as an absolute path.
+    #[schema(value_type = String)]
     pub to: PathBuf,
 }
 
@@ -169,7 +171,7 @@ impl BackupRequest {
 }
 
 /// The files that a job has left.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FilesReply {
     /// The files, by path.
     pub files: Vec<FileView>,
@@ -186,7 +188,7 @@ impl FilesReply {
 }
 
 /// A file that a job has left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileView {
     /// Its path from the work folder on.
     #[serde(flatten)]
@@ -205,7 +207,7 @@ impl FileView {
 }
 
 /// The path of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileName {
     /// As text, where it is UTF-8.

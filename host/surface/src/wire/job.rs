@@ -7,23 +7,29 @@ use backlot_jobs::{
 use backlot_registry::Cause;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
-use super::at_most;
+use super::{
+    at_most,
+    schema::{FailureName, Id, JobStatus},
+};
 use crate::error::Failure;
 
 /// What is said beside jobs that are live, to whoever could do the same once more.
 pub const DO_NOT_REDO: &str = "still working — do not redo its work";
 
 /// A job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobView {
     /// Its id.
+    #[schema(value_type = Id)]
     pub id: JobId,
     /// What sort of job it is.
     pub kind: String,
     /// The line that it is shown under.
     pub label: String,
     /// Where it stands, in a word.
+    #[schema(value_type = JobStatus)]
     pub status: Status,
     /// Whether it takes one of the places for live jobs.
     pub live: bool,
@@ -80,6 +86,7 @@ pub struct JobView {
     pub retry: Option<RetryView>,
     /// The ending that somebody still has to hear of.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub owed: Option<DeliveryId>,
     /// Where its endings are told: a URL, or `host` for where its host has such told that
     /// name none.
@@ -180,9 +187,10 @@ impl JobView {
 }
 
 /// An ending that a webhook still has to be told of, or could not be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallView {
     /// What the webhook knows it by: its `webhook-id`.
+    #[schema(value_type = String)]
     pub id: DeliveryId,
     /// How often it was tried.
     pub tries: u32,
@@ -202,9 +210,10 @@ impl CallView {
 }
 
 /// One run of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunView {
     /// Its id.
+    #[schema(value_type = Id)]
     pub id: RunId,
     /// The registry's id of the task that does it, once it was launched.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,7 +261,7 @@ impl RunView {
 }
 
 /// Why a run was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CauseView {
     /// Somebody spawned its job.
@@ -277,7 +286,7 @@ impl CauseView {
 }
 
 /// The version of a kind that runs of one attempt run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CodeView {
     /// The kind.
     pub kind: String,
@@ -298,7 +307,7 @@ impl CodeView {
 }
 
 /// What a person is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuestionView {
     /// In words.
     pub prompt: String,
@@ -318,7 +327,7 @@ impl QuestionView {
 }
 
 /// A stop that was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StopView {
     /// Who asked.
     pub by: String,
@@ -343,7 +352,7 @@ impl StopView {
 }
 
 /// What a queued job waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WaitView {
     /// What.
     pub r#for: WaitFor,
@@ -353,7 +362,7 @@ pub struct WaitView {
 }
 
 /// What a queued job waits for, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitFor {
     /// One of the places for live jobs.
@@ -379,7 +388,7 @@ impl WaitView {
 }
 
 /// When a job was to start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleView {
     /// At a time.
@@ -398,10 +407,11 @@ impl ScheduleView {
 }
 
 /// What is tried again without being asked, and when. What is left out is as usual.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryView {
     /// The failures after which it is: `work`, `launch`, `interrupted`.
+    #[schema(value_type = Vec<FailureName>)]
     pub on: Vec<Failed>,
     /// How long the first attempt is waited for.
     pub first_ms: u64,
@@ -410,6 +420,7 @@ pub struct RetryView {
     /// The longest wait.
     pub max_ms: u64,
     /// How much of a wait is left to chance, from 0 to 1.
+    #[schema(minimum = 0, maximum = 1)]
     pub jitter: f64,
 }
 
@@ -434,7 +445,7 @@ impl RetryView {
 }
 
 /// A part of a listing.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Page {
     /// The jobs, the newest first.
     pub jobs: Vec<JobView>,
@@ -444,16 +455,18 @@ pub struct Page {
 }
 
 /// Asks for a job to be stopped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StopRequest {
     /// How.
     pub how: StopHow,
     /// Who asks; who is connected where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 256)]
     pub by: Option<String>,
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
     pub why: Option<String>,
 }
 
@@ -475,7 +488,7 @@ impl StopRequest {
 }
 
 /// How a job is stopped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopHow {
     /// Its run is asked, and has its grace.
@@ -498,7 +511,7 @@ impl From<StopHow> for How {
 }
 
 /// What a stop came to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StopReply {
     /// In a word.
     pub outcome: StopOutcome,
@@ -507,7 +520,7 @@ pub struct StopReply {
 }
 
 /// What a stop came to, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopOutcome {
     /// The job has ended with it.
@@ -533,7 +546,7 @@ impl StopOutcome {
 }
 
 /// Answers what a job asks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerRequest {
     /// The answer; JSON in a text where the question has a schema.

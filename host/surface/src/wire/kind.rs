@@ -3,16 +3,17 @@
 use backlot_registry::{Form, Generation, GenerationView, KindState, KindView as Found};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 /// The kinds of a host.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KindsReply {
     /// The kinds, by name, without the schemas of their inputs.
     pub kinds: Vec<KindView>,
 }
 
 /// A kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KindView {
     /// Its name.
     pub kind: String,
@@ -72,7 +73,7 @@ impl KindView {
 }
 
 /// Whether tasks of a kind can be started, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KindStateName {
     /// They can.
@@ -100,7 +101,7 @@ impl KindStateName {
 }
 
 /// How tasks hand over their output, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FormName {
     /// Piece by piece while they run.
@@ -119,7 +120,7 @@ impl FormName {
 }
 
 /// Which version of a kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GenerationName {
     /// Counts the versions that the host has loaded, from 1.
     pub number: u64,
@@ -134,7 +135,7 @@ impl GenerationName {
 }
 
 /// One version of a kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VersionView {
     /// Counts the versions that the host has loaded, from 1.
     pub number: u64,
@@ -165,7 +166,7 @@ impl VersionView {
 }
 
 /// Asks for a kind to go back to a version from before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RollbackRequest {
     /// The version of that number; the one that was current before where it is left out.

@@ -6,9 +6,12 @@ use std::str;
 use backlot_jobs::output::{Piece as RecordedPiece, Stream};
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use utoipa::ToSchema;
+
+use super::schema::OutputContent;
 
 /// What was read of a job's output, and where to go on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OutputReply {
     /// The pieces, in order.
     pub pieces: Vec<OutputPiece>,
@@ -19,7 +22,7 @@ pub struct OutputReply {
 }
 
 /// Bytes of one stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OutputPiece {
     /// How many bytes of its part were before it.
     pub offset: u64,
@@ -34,6 +37,7 @@ pub struct OutputPiece {
     pub dropped: u64,
     /// What was written.
     #[serde(flatten)]
+    #[schema(value_type = OutputContent)]
     pub content: Content,
 }
 
@@ -59,7 +63,7 @@ impl Content {
 }
 
 /// Where a piece of output was written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamName {
     /// Standard output.

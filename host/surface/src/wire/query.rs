@@ -2,9 +2,13 @@
 
 use backlot_jobs::{Hand, Status, output::Part};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::schema::JobStatus;
 
 /// Which jobs are listed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListQuery {
     /// Those that work for that session.
@@ -12,6 +16,7 @@ pub struct ListQuery {
     pub session: Option<String>,
     /// Those that stand so, separated by commas.
     #[serde(with = "statuses", skip_serializing_if = "Vec::is_empty")]
+    #[param(value_type = Vec<JobStatus>, inline, style = Form, explode = false)]
     pub status: Vec<Status>,
     /// Those after a page that says this is `next`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +27,8 @@ pub struct ListQuery {
 }
 
 /// How a job is looked at.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct LookQuery {
     /// How long its end, or its question, is waited for at most.
@@ -30,20 +36,23 @@ pub struct LookQuery {
     pub wait_ms: Option<u64>,
     /// Who looks.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(inline)]
     pub hand: Option<HandView>,
 }
 
 /// Who asks for something.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct HandQuery {
     /// A person where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(inline)]
     pub hand: Option<HandView>,
 }
 
 /// Who asks for something, as far as who is told matters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HandView {
     /// Whoever the job works for: what it gets in hand is told.
@@ -63,10 +72,12 @@ impl From<HandView> for Hand {
 }
 
 /// Which part of a job's output is read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutputQuery {
     /// Output or log.
+    #[param(inline)]
     pub part: PartName,
     /// What is behind so many bytes.
     pub after: u64,
@@ -79,17 +90,20 @@ pub struct OutputQuery {
 }
 
 /// Which part of a job's output is followed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamQuery {
     /// Output or log.
+    #[param(inline)]
     pub part: PartName,
     /// What is behind so many bytes. The header `Last-Event-ID` stands above it.
     pub after: u64,
 }
 
 /// Of which jobs it is told what becomes of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventsQuery {
     /// Those that work for that session.
@@ -97,6 +111,7 @@ pub struct EventsQuery {
     pub session: Option<String>,
     /// Those that stand so, or have come to, separated by commas.
     #[serde(with = "statuses", skip_serializing_if = "Vec::is_empty")]
+    #[param(value_type = Vec<JobStatus>, inline, style = Form, explode = false)]
     pub status: Vec<Status>,
     /// What has happened behind the event of that id. The header `Last-Event-ID` stands
     /// above it.
@@ -105,7 +120,7 @@ pub struct EventsQuery {
 }
 
 /// One of the two parts of what is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartName {
     /// What producers wrote.
@@ -125,7 +140,8 @@ impl From<PartName> for Part {
 }
 
 /// Which files are listed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilesQuery {
     /// At most so many.
@@ -134,7 +150,8 @@ pub struct FilesQuery {
 }
 
 /// Which tasks are listed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct TasksQuery {
     /// Those after a page that says this is `next`.
@@ -145,7 +162,8 @@ pub struct TasksQuery {
 }
 
 /// Which entries of a session are read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct EntriesQuery {
     /// Those behind the one of that number.
@@ -156,7 +174,8 @@ pub struct EntriesQuery {
 }
 
 /// How a session is deleted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeleteQuery {
     /// How long its jobs have to stop before they are dropped.

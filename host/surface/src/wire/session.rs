@@ -2,12 +2,17 @@
 
 use backlot_jobs::{Body, Delivery, DeliveryId, Entry, JobCard, JobId, Session, Status};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::{JobView, at_most, spawn::SESSION};
+use super::{
+    JobView, at_most,
+    schema::{Id, JobStatus},
+    spawn::SESSION,
+};
 use crate::error::Failure;
 
 /// A session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {
     /// Its name.
     pub id: String,
@@ -31,7 +36,7 @@ pub(crate) fn check_session(name: &str) -> Result<(), Failure> {
 }
 
 /// Entries of a session, and where to go on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EntriesReply {
     /// The entries, in the order in which they were written.
     pub entries: Vec<EntryView>,
@@ -40,7 +45,7 @@ pub struct EntriesReply {
 }
 
 /// What was written down for a session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EntryView {
     /// Its number.
     pub number: u64,
@@ -70,13 +75,15 @@ impl EntryView {
 }
 
 /// Where a job stands, as a session is told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobCardView {
     /// The job.
+    #[schema(value_type = Id)]
     pub id: JobId,
     /// The line that it is shown under.
     pub label: String,
     /// Where it stands.
+    #[schema(value_type = JobStatus)]
     pub status: Status,
     /// Which attempt.
     pub attempt: u32,
@@ -93,13 +100,15 @@ impl JobCardView {
 }
 
 /// Asks for an entry to be written, unless one of that id is there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EntryRequest {
     /// Its id.
+    #[schema(min_length = 1, max_length = 256)]
     pub id: String,
     /// The entry that it updates.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 256)]
     pub target: Option<String>,
     /// What it says.
     pub text: String,
@@ -125,16 +134,17 @@ impl EntryRequest {
 }
 
 /// An entry is there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EntryReply {
     /// Its number.
     pub number: u64,
 }
 
 /// What is owed to a session: endings that it has to hear of.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeliveryReply {
     /// Names what is told, to be settled. Empty where nothing is owed.
+    #[schema(value_type = Vec<String>)]
     pub ids: Vec<DeliveryId>,
     /// The message, to be put in front of a model in the user's role.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,15 +161,16 @@ impl DeliveryReply {
 }
 
 /// Says what a session was told.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettleRequest {
     /// Names what it was told.
+    #[schema(value_type = Vec<String>)]
     pub ids: Vec<DeliveryId>,
 }
 
 /// How much was settled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SettleReply {
     /// How many endings; what was not owed, or not any more, does not count.
     pub settled: usize,

@@ -6,19 +6,22 @@ use backlot_jobs::{RetryPolicy, StartAt};
 use backlot_registry::Kind;
 use http::Uri;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{RetryView, TraceParent, at_most, check_session};
 use crate::error::Failure;
 
 /// Asks for a job.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpawnRequest {
     /// What sort of job it is. This, or a file.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 64)]
     pub kind: Option<String>,
     /// The absolute path of the component that does it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub file: Option<PathBuf>,
     /// Its input; what a program reads from its stdin.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,15 +31,19 @@ pub struct SpawnRequest {
     pub args: Vec<String>,
     /// The line that it is shown under.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
     pub label: Option<String>,
     /// The session that it works for.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
     pub session: Option<String>,
     /// A key under which it is spawned once.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 1024)]
     pub key: Option<String>,
     /// How many attempts it may have, the first included.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub attempts: Option<u32>,
     /// What is tried again without being asked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,19 +59,22 @@ pub struct SpawnRequest {
     pub at_ms: Option<u64>,
     /// It is started whenever a cron expression says so, in local time.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1024)]
     pub cron: Option<String>,
     /// Whether it waits where there is no place for it.
     #[serde(skip_serializing_if = "is_not")]
     pub queue: bool,
-    /// Whether its ending is owed to its session; as [`SpawnRequest::is_announced`] says
-    /// where it is left out.
+    /// Whether its ending is owed to its session. Where it is left out, it is if the
+    /// session was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub announce: Option<bool>,
     /// Where its ending is told, as a URL of `https` or `http`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = "uri", max_length = 2048)]
     pub webhook: Option<String>,
     /// The trace that it belongs to, as W3C's `traceparent` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 256)]
     pub traceparent: Option<String>,
     /// What its runs may reach and use.
     #[serde(skip_serializing_if = "Grant::is_empty")]
@@ -75,7 +85,7 @@ pub struct SpawnRequest {
 }
 
 /// What runs may reach and use, as the command line writes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Grant {
     /// Folders, `HOST[::GUEST][:ro|rw]`.
@@ -127,14 +137,16 @@ impl Grant {
 }
 
 /// What a caller takes the host to work with: what it would use itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expects {
     /// The plugin folder.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub plugins: Option<PathBuf>,
     /// The policy.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub policy: Option<PathBuf>,
 }
 
@@ -152,7 +164,7 @@ const LABEL: usize = 4 << 10;
 /// The longest name of a session, in bytes.
 pub(super) const SESSION: usize = 256;
 /// The longest key, in bytes: room for a digest and a name, and little for an index.
-const KEY: usize = 1 << 10;
+pub(crate) const KEY: usize = 1 << 10;
 /// The longest address that an ending is told at, in bytes: what servers take.
 const WEBHOOK: usize = 2 << 10;
 /// The longest trace, in bytes. Those of the version that there is have 55.

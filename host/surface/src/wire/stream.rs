@@ -2,11 +2,12 @@
 
 use backlot_jobs::JobId;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::JobView;
+use super::{JobView, schema::Id};
 
 /// Some of the jobs that have not ended, as they are when who listens begins to.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotView {
     /// The jobs, the newest first.
     pub jobs: Vec<JobView>,
@@ -15,14 +16,15 @@ pub struct SnapshotView {
 }
 
 /// A job is gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedView {
     /// Its id.
+    #[schema(value_type = Id)]
     pub id: JobId,
 }
 
 /// A part of what was recorded is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DroppedView {
     /// How many bytes of its part were before it.
     pub offset: u64,
@@ -31,7 +33,7 @@ pub struct DroppedView {
 }
 
 /// Something for which its name says all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NothingView {}
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use backlot_registry::{Killed, Mode, Page, Snapshot, Status, StopCause, Usage};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{GenerationName, at_most};
 use crate::error::Failure;
 
 /// A task: one live run, of a job or of something else.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskView {
     /// Its id: its kind and a number.
     pub id: String,
@@ -72,7 +73,7 @@ impl TaskView {
 }
 
 /// Where a task stands, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
     /// It is under way.
@@ -100,7 +101,7 @@ impl TaskStatus {
 }
 
 /// Who stopped a task, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StoppedBy {
     /// Somebody asked for it.
@@ -122,7 +123,7 @@ impl StoppedBy {
 }
 
 /// What a task has used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsageView {
     /// CPU time.
     pub cpu_ms: u64,
@@ -138,7 +139,7 @@ impl UsageView {
 }
 
 /// A part of the tasks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TasksReply {
     /// The tasks, in the order of their start.
     pub tasks: Vec<TaskView>,
@@ -154,13 +155,14 @@ impl TasksReply {
 }
 
 /// Asks for a task to be stopped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskStopRequest {
     /// How.
     pub mode: StopMode,
     /// Why; the task is told.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
@@ -179,7 +181,7 @@ impl TaskStopRequest {
 }
 
 /// How a task is stopped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopMode {
     /// It is asked, and has its grace.
@@ -199,7 +201,7 @@ impl From<StopMode> for Mode {
 }
 
 /// What the stop of a task came to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskStopReply {
     /// In a word.
     pub outcome: TaskStopOutcome,
@@ -209,7 +211,7 @@ pub struct TaskStopReply {
 }
 
 /// What the stop of a task came to, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStopOutcome {
     /// It ends.

@@ -40,7 +40,6 @@ pub(crate) struct Host {
     pub(crate) manager: Manager,
     pub(crate) folder: DataFolder,
     pub(crate) registry: Registry,
-    pub(crate) api: Api,
     close: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<()>>,
     _scratch: TempDir,

@@ -12,6 +12,7 @@ mod harness;
 
 mod access;
 mod connections;
+mod description;
 mod files;
 mod host;
 mod hostile;
