@@ -208,9 +208,8 @@ pub(super) fn answer_of(question: &Question, given: &ElicitResult) -> Option<Str
     let content = given.content.clone().unwrap_or_else(|| JsonObject::new().into());
     match (schema(question).0, content.get(ANSWER)) {
         (Shape::Whole, _) => Some(content.to_string()),
-        (Shape::Field, field) => Some(field?.to_string()),
         (Shape::Text, Some(Value::String(text))) => Some(text.clone()),
-        (Shape::Text, field) => Some(field?.to_string()),
+        (Shape::Field | Shape::Text, field) => Some(field?.to_string()),
     }
 }
 

@@ -80,9 +80,8 @@ pub(super) async fn wait(
     let mut deadline = Instant::now() + time;
     for _ in 0..QUESTIONS {
         let left = deadline.saturating_duration_since(Instant::now());
-        let job = match look(server, call, id, left).await? {
-            Some(job) => job,
-            None => return Ok(Waited::Cancelled),
+        let Some(job) = look(server, call, id, left).await? else {
+            return Ok(Waited::Cancelled);
         };
         if job.status() != Status::InputRequired {
             return Ok(Waited::Job(Box::new(job)));

@@ -24,7 +24,7 @@ use backlot_registry::Caller;
 use futures::{Stream, StreamExt as _, stream::poll_fn};
 use http_body_util::{BodyExt as _, Limited};
 use rmcp::{
-    model::{ClientJsonRpcMessage, Extensions, JsonRpcError, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, JsonRpcError, ServerJsonRpcMessage},
     transport::{
         StreamableHttpServerConfig, StreamableHttpService,
         streamable_http_server::session::{
@@ -165,9 +165,8 @@ async fn answer(State(front): State<Front>, request: Request) -> Result<Response
         let piece = ready!(pieces.poll_next_unpin(context));
         match &piece {
             Some(Ok(bytes)) => has_answer |= is_answer(bytes),
-            Some(Err(_)) => {}
             None if has_answer => handover.given(),
-            None => {}
+            Some(Err(_)) | None => {}
         }
         Poll::Ready(piece)
     });
@@ -228,15 +227,6 @@ async fn checked(request: Request) -> Result<Request, Response> {
             let status = StatusCode::BAD_REQUEST;
             Err((status, axum::Json(JsonRpcError::new(id, error))).into_response())
         }
-    }
-}
-
-impl Handover {
-    /// Returns that of a request, wherever it came in.
-    pub(super) fn of(extensions: &Extensions) -> Self {
-        let parts = || extensions.get::<http::request::Parts>();
-        let handover = extensions.get::<Self>();
-        handover.or_else(|| parts()?.extensions.get::<Self>()).cloned().unwrap_or_default()
     }
 }
 

@@ -70,7 +70,7 @@ pub async fn serve_stream(
     let lines = Lines::new(Box::pin(read), Box::pin(write), gone.clone());
     let end = CancellationToken::new();
     let serving = async {
-        match serve_server_with_ct(server, lines, end.clone()).await {
+        match Box::pin(serve_server_with_ct(server, lines, end.clone())).await {
             Ok(running) => {
                 let _ = running.waiting().await;
                 Ok(())
@@ -81,7 +81,7 @@ pub async fn serve_stream(
         }
     };
     pin!(serving, closing);
-    tokio::select! {
+    let served = tokio::select! {
         served = &mut serving => served,
         () = closing => {
             // Answers come first, and the end after them.
@@ -89,7 +89,10 @@ pub async fn serve_stream(
             end.cancel();
             serving.await
         }
-    }
+    };
+    // What was told is not to be told again only because this ends.
+    let _ = timeout(FAREWELL, shared.told.settled()).await;
+    served
 }
 
 /// Messages over a pair of streams.

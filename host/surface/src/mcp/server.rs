@@ -139,13 +139,15 @@ impl Server {
         let call = self.admitted(&context).await?;
         let may_change = call.asker.principal.may_change().is_ok();
         let name = request.name.to_string();
-        let done = match Verb::of(&name) {
-            Some(Verb::Status) => verbs::status(self, &call, request).await,
-            Some(_) if !may_change => return Err(unknown_tool(&name)),
+        let verb = Verb::of(&name);
+        if !may_change && verb != Some(Verb::Status) {
+            return Err(unknown_tool(&name));
+        }
+        let done = match verb {
             Some(Verb::Spawn) => verbs::spawn(self, &call, request).await,
+            Some(Verb::Status) => verbs::status(self, &call, request).await,
             Some(Verb::Retry) => verbs::retry(self, &call, request).await,
             Some(Verb::Stop) => verbs::stop(self, &call, request).await,
-            None if !may_change => return Err(unknown_tool(&name)),
             None => {
                 let takes_tasks = asking::has_no_sessions(&context)
                     && context.client_capabilities().is_some_and(|it| it.supports_tasks());

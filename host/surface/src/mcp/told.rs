@@ -12,6 +12,8 @@ use std::{
 
 use backlot_jobs::{DeliveryId, Job, JobId, Manager, message};
 use backlot_registry::SessionId;
+use rmcp::model::Extensions;
+use tokio_util::task::TaskTracker;
 
 /// How many endings come with one answer; the others come with the next. It keeps an answer
 /// within what a client takes.
@@ -28,6 +30,8 @@ pub(super) struct Told(Arc<Inner>);
 struct Inner {
     manager: Manager,
     state: Mutex<State>,
+    /// What is being written down.
+    settling: TaskTracker,
 }
 
 #[derive(Default)]
@@ -40,9 +44,24 @@ struct State {
     order: VecDeque<(SessionId, JobId)>,
 }
 
+impl State {
+    fn move_place(&mut self, whose: (SessionId, JobId), to: u64) {
+        if self.places.insert(whose.clone(), to).is_some() {
+            return;
+        }
+        self.order.push_back(whose);
+        if self.order.len() > PLACES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.places.remove(&oldest);
+        }
+    }
+}
+
 impl Told {
     pub(super) fn new(manager: Manager) -> Self {
-        Self(Arc::new(Inner { manager, state: Mutex::default() }))
+        let (state, settling) = (Mutex::default(), TaskTracker::new());
+        Self(Arc::new(Inner { manager, state, settling }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -54,17 +73,10 @@ impl Told {
         self.state().places.get(&(session.clone(), job)).copied().unwrap_or_default()
     }
 
-    fn move_place(&self, session: SessionId, job: JobId, to: u64) {
-        let state = &mut *self.state();
-        let key = (session, job);
-        if state.places.insert(key.clone(), to).is_none() {
-            state.order.push_back(key);
-            if state.order.len() > PLACES
-                && let Some(oldest) = state.order.pop_front()
-            {
-                state.places.remove(&oldest);
-            }
-        }
+    /// Waits until what was told is written down. Nothing more is told then.
+    pub(super) async fn settled(&self) {
+        self.0.settling.close();
+        self.0.settling.wait().await;
     }
 
     /// Marks the endings as told that nobody else is telling, and returns those.
@@ -160,6 +172,13 @@ impl Drop for Receipt {
 pub(super) struct Handover(Arc<Mutex<Vec<Receipt>>>);
 
 impl Handover {
+    /// Returns that of a request, wherever it came in.
+    pub(super) fn of(extensions: &Extensions) -> Self {
+        let parts = || extensions.get::<http::request::Parts>();
+        let handover = extensions.get::<Self>();
+        handover.or_else(|| parts()?.extensions.get::<Self>()).cloned().unwrap_or_default()
+    }
+
     /// Keeps a receipt until the answer was handed over.
     pub(super) fn keep(&self, receipt: Receipt) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(receipt);
@@ -173,20 +192,37 @@ impl Handover {
         }
         for receipt in &receipts {
             if let (Some(session), Some((job, to))) = (&receipt.session, receipt.place) {
-                receipt.told.move_place(session.clone(), job, to);
+                receipt.told.state().move_place((session.clone(), job), to);
             }
         }
         // It is written whatever becomes of the connection.
-        tokio::spawn(async move {
-            for receipt in receipts {
-                receipt.settle().await;
-            }
-        });
+        for receipt in receipts {
+            let told = receipt.told.clone();
+            told.0.settling.spawn(receipt.settle());
+        }
     }
 }
 
 impl fmt::Debug for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handover").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_places_are_forgotten() {
+        let mut state = State::default();
+        let whose = |at: usize| (SessionId::from("chat"), JobId::from_bits(at as u128));
+        for at in 0..PLACES + 3 {
+            state.move_place(whose(at), 1);
+            state.move_place(whose(at), 2);
+        }
+        assert_eq!((state.places.len(), state.order.len()), (PLACES, PLACES));
+        assert_eq!(state.places.get(&whose(2)), None);
+        assert_eq!(state.places.get(&whose(3)), Some(&2));
     }
 }

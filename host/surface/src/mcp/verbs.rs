@@ -163,7 +163,8 @@ async fn look(
     let mut text = answer::state(job, progress.as_deref());
     let is_over = job.status().is_terminal();
     if output::is_stream(&*api.catalog, job) {
-        let last = call.asker.session.as_ref().map(|session| server.told().place(session, job.id));
+        // Who looks on has no place of its own.
+        let last = call.asker.owed().map(|session| server.told().place(session, job.id));
         let from = after.or(last).unwrap_or_default();
         let folder = &api.folder;
         let portion =
@@ -177,9 +178,9 @@ async fn look(
                 from => format!("Output from offset {from} on"),
             };
             match portion.text.is_empty() {
-                true if is_over => text.push_str(&format!(
-                    "\nNo output is new; task_status with after 0 tells it from the beginning."
-                )),
+                true if is_over => text.push_str(
+                    "\nNo output is new; task_status with after 0 tells it from the beginning.",
+                ),
                 true => text.push_str("\nNo output is new."),
                 false => text.push_str(&told(job, &what, &portion)),
             }

@@ -217,3 +217,27 @@ async fn a_reader_that_never_reads_is_waited_for_and_then_left() {
     timeout(Duration::from_secs(5), wire.serving).await.unwrap().unwrap().unwrap();
     until("the job goes on", || host.script.is_under_way(id.parse().unwrap())).await;
 }
+
+#[tokio::test]
+async fn what_was_told_last_is_settled_before_it_is_over() {
+    let host = Host::start().await;
+    let job = host.spawn("park").await;
+    host.end(&job, RunEnding::Completed, "done").await;
+    let mut wire = Wire::user(&host.api).await;
+    let listing = wire.request("tools/call", json!({"name": "task_status"})).await;
+    wire.write.shutdown().await.unwrap();
+    assert!(text(&wire.answer(listing).await["result"]).contains("[task-notification]"));
+    wire.serving.await.unwrap().unwrap();
+    assert!(host.manager.owed(&"chat".into()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_streams_of_others_are_not_disturbed() {
+    let host = Host::start().await;
+    let mut idle = Wire::user(&host.api).await;
+    let mut torn = Wire::user(&host.api).await;
+    torn.write.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":").await.unwrap();
+    drop((torn.write, torn.close));
+    torn.serving.await.unwrap().unwrap();
+    assert_eq!(idle.tools().await.len(), 4);
+}
