@@ -117,6 +117,29 @@ pub(super) fn of_ended(job: &Job, portion: &Portion) -> Answer {
     answer.about(job).up_to(portion)
 }
 
+/// Returns where a job stands and what it has put out, under a heading. A result that has
+/// blocks is told as those.
+pub(super) fn looked(job: &Job, progress: Option<&str>, what: &str, portion: &Portion) -> Answer {
+    let mut text = state(job, progress);
+    let object = serde_json::from_str::<JsonObject>(&portion.text);
+    let rich = object.ok().filter(|_| job.ended().is_some()).and_then(|it| rich(&it));
+    let blocks = match rich {
+        Some(rich) => rich.blocks,
+        None => {
+            if !portion.text.is_empty() {
+                let _ = write!(text, "\n{what}:\n{}", portion.text);
+            }
+            if portion.is_cut {
+                let _ = write!(text, "\n{}", goes_on(job, portion));
+            }
+            Vec::new()
+        }
+    };
+    let mut answer = Answer::text(text).about(job).up_to(portion);
+    answer.blocks.extend(blocks);
+    answer
+}
+
 /// Returns a whole result as it is told.
 fn of_result(text: &str) -> Answer {
     let object = serde_json::from_str::<JsonObject>(text).ok();
@@ -137,6 +160,9 @@ fn rich(object: &JsonObject) -> Option<Answer> {
         return None;
     }
     let structured = object.get("structuredContent").cloned();
+    if structured.as_ref().is_some_and(|it| it.to_string().len() > TEXT_BYTES) {
+        return None;
+    }
     let is_error = object.get("isError").and_then(Value::as_bool).unwrap_or_default();
     Some(Answer { blocks, structured, is_error, facts: None })
 }
@@ -148,18 +174,17 @@ pub(super) fn is_rich(result: &str) -> bool {
 }
 
 /// Returns how a job that goes on in the background is told of to whoever called its kind.
-pub(super) fn promoted(job: &Job, seconds: u64) -> Answer {
+pub(super) fn promoted(job: &Job) -> Answer {
     let (id, kind) = (job.id, &job.spec.kind);
-    let waits = match &job.phase {
-        Phase::InputRequired { .. } => format!("\n{}", state(job, None)),
-        _ => String::new(),
+    let goes_on = match &job.phase {
+        Phase::InputRequired { .. } => state(job, None),
+        _ => format!("This takes longer, and goes on in the background as task {id}."),
     };
     let text = format!(
-        "This was not finished after {seconds} seconds and goes on in the background, as task {id}.\
-         {waits}\nYou are told when it ends, with the answer of a later call: go on with something \
-         else, do not call {kind} again for the same, and do not ask again and again. If you \
-         cannot go on without the result, call task_status with task_id {id} and wait_seconds; \
-         task_stop stops it."
+        "{goes_on}\nYou are told when it ends, with the answer of a later call: go on with \
+         something else, do not call {kind} again for the same, and do not ask again and again. \
+         If you cannot go on without the result, call task_status with task_id {id} and \
+         wait_seconds; task_stop stops it."
     );
     Answer::text(text).about(job)
 }

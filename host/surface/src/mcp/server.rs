@@ -244,7 +244,7 @@ impl Server {
                 receipt.reports(job);
                 answer::of_ended(job, &self.result(job).await?)
             }
-            false => answer::promoted(job, self.api().mcp.foreground.as_secs()),
+            false => answer::promoted(job),
         };
         Ok(Done::Answer(answer, receipt))
     }

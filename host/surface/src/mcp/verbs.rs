@@ -24,6 +24,8 @@ use crate::{
 const PAGE: usize = 20;
 /// How much of a kind's schema is told with an input that does not fit, in bytes.
 const SCHEMA: usize = 4 << 10;
+/// How an output is told again that was told.
+const ALL_AGAIN: &str = " task_status with after 0 tells it from the beginning.";
 
 pub(super) async fn spawn(
     server: &Server,
@@ -55,12 +57,7 @@ pub(super) async fn spawn(
     };
     answered(server, call, waited, async |job| {
         Ok(match job.status().is_terminal() {
-            true => {
-                let portion = server.result(job).await?;
-                let state = answer::state(job, None);
-                let text = format!("{state}{}", told(job, "Result", &portion));
-                Answer::text(text).about(job).up_to(&portion)
-            }
+            true => answer::looked(job, None, "Result", &server.result(job).await?),
             false if job.status() == Status::InputRequired => {
                 Answer::text(answer::state(job, None)).about(job)
             }
@@ -160,55 +157,42 @@ async fn look(
     let mut receipt = server.receipt(call);
     receipt.reports(job);
     let progress = api.manager.progress(std::slice::from_ref(job)).await.pop().flatten();
-    let mut text = answer::state(job, progress.as_deref());
+    let progress = progress.as_deref();
     let is_over = job.status().is_terminal();
     if output::is_stream(&*api.catalog, job) {
         // Who looks on has no place of its own.
         let last = call.asker.owed().map(|session| server.told().place(session, job.id));
         let from = after.or(last).unwrap_or_default();
-        let folder = &api.folder;
-        let portion =
-            output::recorded(folder, job.id, Part::Output, from, NEW_BYTES, is_over).await?;
+        let (folder, part) = (&api.folder, Part::Output);
+        let portion = output::recorded(folder, job.id, part, from, NEW_BYTES, is_over).await?;
         if !portion.text.is_empty() || from > 0 || !is_over {
             if after.is_none() {
                 receipt.tells_up_to(job.id, portion.next);
             }
-            let what = match from {
-                0 => "Output".to_owned(),
-                from => format!("Output from offset {from} on"),
+            let answer = match (portion.text.is_empty(), from) {
+                (false, 0) => answer::looked(job, progress, "Output", &portion),
+                (false, from) => {
+                    let what = format!("Output from offset {from} on");
+                    answer::looked(job, progress, &what, &portion)
+                }
+                (true, _) => {
+                    let hint = if is_over { ALL_AGAIN } else { "" };
+                    let text = format!("{}\nNo output is new.{hint}", answer::state(job, progress));
+                    Answer::text(text).about(job).up_to(&portion)
+                }
             };
-            match portion.text.is_empty() {
-                true if is_over => text.push_str(
-                    "\nNo output is new; task_status with after 0 tells it from the beginning.",
-                ),
-                true => text.push_str("\nNo output is new."),
-                false => text.push_str(&told(job, &what, &portion)),
-            }
-            let answer = Answer::text(text).about(job).up_to(&portion);
             return Ok(Done::Answer(answer, receipt));
         }
     }
-    let answer = match job.ended().and_then(|ended| ended.result.as_deref()) {
-        Some(result) => {
-            let portion = output::part_of(result, after.unwrap_or_default(), TEXT_BYTES);
-            text.push_str(&told(job, "Result", &portion));
-            Answer::text(text).about(job).up_to(&portion)
+    let answer = match (job.ended().and_then(|ended| ended.result.as_deref()), after) {
+        (Some(result), Some(after)) => {
+            let portion = output::part_of(result, after, TEXT_BYTES);
+            answer::looked(job, progress, "Result", &portion)
         }
-        None => Answer::text(text).about(job),
+        (Some(_), None) => answer::looked(job, progress, "Result", &server.result(job).await?),
+        (None, _) => Answer::text(answer::state(job, progress)).about(job),
     };
     Ok(Done::Answer(answer, receipt))
-}
-
-/// Returns what was put out, under a heading; nothing where nothing was.
-fn told(job: &Job, what: &str, portion: &output::Portion) -> String {
-    if portion.text.is_empty() {
-        return String::new();
-    }
-    let rest = match portion.is_cut {
-        true => format!("\n{}", answer::goes_on(job, portion)),
-        false => String::new(),
-    };
-    format!("\n{what}:\n{}{rest}", portion.text)
 }
 
 async fn list(server: &Server, call: &Call, before: Option<u64>) -> Result<Answer, Failure> {

@@ -162,6 +162,10 @@ async fn a_result_may_be_blocks() {
         (&result["structuredContent"], &result["isError"]),
         (&json!({"n": 1}), &json!(true))
     );
+    // Whoever looks later is shown the same.
+    let looked = json!({"task_id": task_of(&result)});
+    let looked = wire.call("task_status", looked).await;
+    assert_eq!(looked["content"].as_array().unwrap()[1..], *blocks.as_array().unwrap());
     // What only looks like it is JSON like any other.
     let other = json!({"content": [{"type": "video"}]}).to_string();
     let result = call(&host, &mut wire, "draw", RunEnding::Completed, &other).await;
@@ -180,8 +184,7 @@ async fn what_takes_longer_goes_on_in_the_background() {
     let id = task_of(&promoted);
     assert_eq!(
         without(&text(&promoted), &[&id]),
-        "This was not finished after 20 seconds and goes on in the background, as task <A>.\nYou \
-         are told when it ends, with the answer of a later call: go on with something else, do \
+        "This takes longer, and goes on in the background as task <A>.\nYou are told when it ends, with the answer of a later call: go on with something else, do \
          not call grep again for the same, and do not ask again and again. If you cannot go on \
          without the result, call task_status with task_id <A> and wait_seconds; task_stop stops \
          it."

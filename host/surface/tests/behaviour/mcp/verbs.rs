@@ -5,7 +5,7 @@ use backlot_registry::{Caller, Form};
 use backlot_surface::Principal;
 use serde_json::{Value, json};
 
-use super::client::{Wire, kind, meta_2026, set_kinds, task_of, text, texts, without};
+use super::client::{Wire, exposing, kind, meta_2026, set_kinds, task_of, text, texts, without};
 use crate::harness::{Host, until};
 
 /// Waits until nothing is owed to a session.
@@ -27,10 +27,10 @@ async fn the_tools_as_models_read_of_them() {
         &host,
         vec![kind("grep", Some(schema), Form::Final), kind("tick", None, Form::Stream)],
     );
-    let mut wire = Wire::user(&host.api).await;
+    let mut wire = Wire::user(&exposing(&host, &["tick"])).await;
     let tools = wire.tools().await;
     let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["spawn_task", "task_status", "task_retry", "task_stop"]);
+    assert_eq!(names, ["spawn_task", "task_status", "task_retry", "task_stop", "tick"]);
     let spawn = &tools[0];
     let description = spawn["description"].as_str().unwrap();
     assert!(
@@ -42,6 +42,9 @@ async fn the_tools_as_models_read_of_them() {
         "{description}"
     );
     assert_eq!(spawn["inputSchema"]["properties"]["kind"]["enum"], json!(["grep", "tick"]));
+    // What models read is part of the product: whoever changes it sees the whole of it.
+    let told = serde_json::to_string_pretty(&tools).unwrap();
+    assert_eq!(told, include_str!("tools.json").trim_end(), "\n{told}");
     for tool in &tools {
         assert_eq!(tool["inputSchema"]["type"], "object");
         assert_eq!(tool["inputSchema"]["additionalProperties"], false);
@@ -237,7 +240,7 @@ async fn new_output_comes_once_and_where_it_is_cut_it_goes_on() {
     assert_eq!(all.as_bytes(), lines);
     assert_eq!(
         look(json!({"task_id": id})).await.0,
-        "No output is new; task_status with after 0 tells it from the beginning."
+        "No output is new. task_status with after 0 tells it from the beginning."
     );
 }
 
