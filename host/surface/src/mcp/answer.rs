@@ -286,16 +286,16 @@ fn headline(job: &Job) -> String {
 /// Returns a job in a line of a list.
 pub(super) fn listed(job: &Job, progress: Option<&str>) -> String {
     let status = job.status();
-    let mut text = format!("- {} {} \"{}\": {status}", job.id, job.spec.kind, label(job));
-    if status.is_live() {
-        let _ = write!(text, ", {DO_NOT_REDO}");
-    } else if !status.is_terminal() {
-        text.push_str(", do not redo its work");
-    }
-    let said = job.summary().or(progress);
+    let stands = match status {
+        Status::Working => DO_NOT_REDO.to_owned(),
+        Status::Queued | Status::InputRequired => format!("{status} — do not redo its work"),
+        Status::Completed | Status::Failed | Status::Cancelled => status.to_string(),
+    };
+    let mut text = format!("- {} {} \"{}\": {stands}", job.id, job.spec.kind, label(job));
+    // Where there is nothing to say, the summary is what became of it.
+    let said = job.summary().or(progress).filter(|said| *said != status.as_str());
     if let Some(said) = said {
-        text.push_str(". ");
-        text.push_str(&line(said, SAYING / 2));
+        let _ = write!(text, ". {}", line(said, SAYING / 2));
     }
     text
 }

@@ -19,8 +19,9 @@ const KINDS_NAMED: usize = 200;
 /// How much of a kind's summary it has, in characters.
 const SUMMARY: usize = 120;
 /// The longest schema of an input that it has, in bytes. Others are told by the error that
-/// follows on an input that does not fit.
-const SCHEMA: usize = 300;
+/// follows on an input that does not fit, and here by so many names.
+const SCHEMA: usize = 400;
+const NAMES: usize = 12;
 /// The most of all kinds together, in bytes.
 const KINDS_BYTES: usize = 8 << 10;
 
@@ -158,21 +159,45 @@ impl<'a> Offer<'a> {
 
     /// Returns what is said of it in a line.
     fn line(&self) -> String {
-        let mut text = format!("- {}: {}", self.kind, line(&self.descriptor.summary, SUMMARY));
+        let summary = line(&self.descriptor.summary, SUMMARY);
+        let mut text = format!("- {}: {}.", self.kind, summary.trim_end_matches('.'));
         if self.is_program {
-            text.push_str(" (a program: give `args`, and as `input` what it reads)");
+            text.push_str(" A program: give `args`, and as `input` what it reads.");
         }
         if let Some(schema) = &self.descriptor.input_schema {
-            let compact = serde_json::from_str::<Value>(schema).map(|schema| schema.to_string());
-            match compact {
-                Ok(schema) if schema.len() <= SCHEMA => _ = write!(text, " Input: {schema}"),
-                _ => text.push_str(" Input: JSON, and what does not fit is told."),
-            }
+            let _ = write!(text, " Input: {}.", told_schema(schema));
         }
         if self.descriptor.form == Form::Stream {
             text.push_str(" Its output comes piece by piece.");
         }
         text
+    }
+}
+
+/// Returns a schema without what means nothing to a model; none where it cannot be read.
+pub(super) fn compact(schema: &str) -> Option<Value> {
+    let mut schema: Value = serde_json::from_str(schema).ok()?;
+    if let Value::Object(schema) = &mut schema {
+        schema.remove("$schema");
+        schema.remove("$id");
+    }
+    Some(schema)
+}
+
+/// Returns a schema as it is told among others: whole where it is short, and the names of
+/// what an input has where it is not.
+fn told_schema(schema: &str) -> String {
+    let Some(schema) = compact(schema) else { return "JSON".to_owned() };
+    let whole = schema.to_string();
+    if whole.len() <= SCHEMA {
+        return whole;
+    }
+    let names = schema.get("properties").and_then(Value::as_object);
+    let names = names.into_iter().flat_map(JsonObject::keys).take(NAMES).map(|name| line(name, 40));
+    let names = names.collect::<Vec<_>>().join(", ");
+    match names.is_empty() {
+        true => "JSON, and what does not fit is told".to_owned(),
+        false => format!("JSON with {names}, and what does not fit is told"),
     }
 }
 
@@ -454,6 +479,18 @@ mod tests {
         let (description, kind) = spawn_of(Vec::new());
         assert!(description.ends_with("There are no kinds of work now."));
         assert_eq!(kind.get("enum"), None);
+    }
+
+    #[test]
+    fn a_long_schema_is_told_by_its_names() {
+        let short = r#"{ "$schema": "https://a.example", "type": "object" }"#;
+        assert_eq!(told_schema(short), r#"{"type":"object"}"#);
+        let long =
+            format!(r#"{{"properties":{{"a":{{"description":"{}"}},"b":{{}}}}}}"#, "x".repeat(500));
+        assert_eq!(told_schema(&long), "JSON with a, b, and what does not fit is told");
+        let long = format!(r#"{{"description":"{}"}}"#, "x".repeat(500));
+        assert_eq!(told_schema(&long), "JSON, and what does not fit is told");
+        assert_eq!(told_schema("{"), "JSON");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{
     foreground::{self, Call, Waited},
     output::{self, NEW_BYTES, TEXT_BYTES},
     server::{Done, Server, Unanswered},
-    tools::{Verb, line},
+    tools::{Verb, compact, line},
 };
 use crate::{
     error::{Failure, Reason},
@@ -95,6 +95,8 @@ fn with_schema(server: &Server, kind: &str, failure: Failure) -> Failure {
         Reason::Refused => {
             let view = kind.parse().ok().and_then(|kind| catalog.kind(&kind));
             let schema = view.and_then(|view| view.current?.descriptor.input_schema.clone());
+            // As short as it can be.
+            let schema = schema.and_then(|schema| Some(compact(&schema)?.to_string()));
             match schema.filter(|schema| schema.len() <= SCHEMA) {
                 Some(schema) => {
                     failure.with_hint(format!("nothing was started; `input` has to fit {schema}"))

@@ -36,7 +36,7 @@ async fn the_tools_as_models_read_of_them() {
     assert!(
         description.ends_with(
             "Kinds of work:\n\
-             - grep: Does grep. Input: {\"properties\":{\"pattern\":{\"type\":\"string\"}},\"type\":\"object\"}\n\
+             - grep: Does grep. Input: {\"properties\":{\"pattern\":{\"type\":\"string\"}},\"type\":\"object\"}.\n\
              - tick: Does tick. Its output comes piece by piece."
         ),
         "{description}"
