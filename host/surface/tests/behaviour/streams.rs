@@ -6,9 +6,13 @@ use axum::{body::Body, http::Request};
 use backlot_jobs::{JobId, RunEnding, output::Stream};
 use backlot_surface::{
     router,
-    wire::{AnswerRequest, HandView, SpawnRequest, StopRequest},
+    wire::{
+        AnswerRequest, HandView, ListQuery, OutputQuery, SpawnRequest, StopRequest, TasksQuery,
+    },
 };
+use bytes::Bytes;
 use data_encoding::BASE64;
+use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use tokio::time::{Instant, timeout};
@@ -525,12 +529,13 @@ async fn who_goes_away_is_let_go_of() {
     until("its end", || host.script.followers(job.id) == 0).await;
 }
 
-/// One that never reads holds up neither the others nor the job.
+/// One that reads once and never again holds up neither the others nor the job.
 #[tokio::test]
-async fn who_never_reads_keeps_nobody() {
+async fn c06_who_never_reads_keeps_nobody() {
     let host = Host::start().await;
     let job = host.spawn("park").await;
-    let silent = host.events(&of_output(job.id), "").await;
+    let mut silent = host.events(&of_output(job.id), "").await;
+    silent.next().await.unwrap();
     let mut reading = host.events(&of_output(job.id), "").await;
     let line = vec![b'x'; 1 << 20];
     let write = async {
@@ -544,4 +549,63 @@ async fn who_never_reads_keeps_nobody() {
     let told = timeout(Duration::from_secs(60), both).await.unwrap();
     assert_eq!(output(&told, 0).len(), 8 << 20);
     drop(silent);
+}
+
+/// However much is asked for, an answer is bounded and tells where to go on; nothing is sent
+/// twice.
+#[tokio::test]
+async fn c80_answers_are_bounded_and_go_on() {
+    let host = Host::start().await;
+    let job = host.spawn("park").await;
+    let line = vec![b'x'; 10 << 20];
+    host.record(job.id, Stream::Stdout, &line);
+    host.end(&job, RunEnding::Completed, "").await;
+    let (client, id) = (host.client().await, job.id.to_string());
+    let mut query = OutputQuery { max: Some(usize::MAX), ..OutputQuery::default() };
+    let (mut read, mut answers) = (0, 0);
+    loop {
+        let reply = client.output(&id, &query).await.unwrap();
+        let bytes: usize = reply.pieces.iter().map(|piece| piece.content.bytes().len()).sum();
+        assert!(bytes <= 4 << 20);
+        (read, answers, query.after) = (read + bytes, answers + 1, reply.next);
+        if reply.ended {
+            break;
+        }
+    }
+    assert_eq!((read, answers), (line.len(), 3));
+    let told = host.events(&of_output(job.id), "").await.rest().await;
+    assert_eq!(output(&told, 0).len(), line.len());
+    let texts = told.iter().filter_map(|told| told.data["text"].as_str());
+    assert!(texts.clone().all(|text| text.len() <= 32 << 10));
+    assert!(client.tasks(&TasksQuery { after: 0, limit: Some(usize::MAX) }).await.is_ok());
+    let page = ListQuery { limit: Some(usize::MAX), ..ListQuery::default() };
+    assert_eq!(client.jobs(&page).await.unwrap().jobs.len(), 1);
+}
+
+/// A thousand who follow one output get all of it, those that are slower too.
+#[tokio::test]
+async fn a_thousand_follow_one_output() {
+    let host = Host::start().await;
+    let job = host.spawn("park").await;
+    host.record(job.id, Stream::Stdout, &vec![b'-'; 4 << 20]);
+    host.end(&job, RunEnding::Completed, "").await;
+    let service = TowerToHyperService::new(router(host.api.clone()));
+    let follow = async |place: usize| {
+        let request = Request::get(of_output(job.id)).body(Body::empty()).unwrap();
+        let mut body = service.call(request).await.unwrap().into_body();
+        let (mut bytes, mut last) = (0, Bytes::new());
+        while let Some(frame) = body.frame().await {
+            last = frame.unwrap().into_data().unwrap();
+            bytes += last.len();
+            for _ in 0..place % 3 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(last.starts_with(b"event: ended\n"));
+        bytes
+    };
+    let one = follow(0).await;
+    assert!(one > 4 << 20);
+    let all = futures::future::join_all((0..1_000).map(follow)).await;
+    assert!(all.iter().all(|bytes| *bytes == one));
 }
