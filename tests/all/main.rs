@@ -42,6 +42,7 @@ mod stopping;
 mod storms;
 mod terminals;
 mod tokens;
+mod webhooks;
 mod work_folder;
 
 use std::time::Duration;

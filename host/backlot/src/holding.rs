@@ -31,6 +31,7 @@ use crate::{
     numbers::Numbers,
     service::Inherited,
     settings::Serve,
+    webhooks::Webhooks,
 };
 
 /// How long endings are waited for to be written once all runs have ended.
@@ -53,6 +54,7 @@ pub struct Holding {
     is_own_socket: bool,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<()>,
+    webhooks: Option<Webhooks>,
     _surface: SurfaceGuard,
 }
 
@@ -146,16 +148,21 @@ impl Holding {
     ///
     /// [`HoldingError`], with nothing changed.
     pub async fn start(config: HoldingConfig) -> Result<Self, HoldingError> {
-        let HoldingConfig { host, jobs, policy, name, mcp, serve, inherited } = config;
+        let HoldingConfig { host, mut jobs, policy, name, mcp, serve, inherited } = config;
         let plugins = absolute(host.plugins.clone());
         // One that says nothing of tasks judges nothing.
         let policy = policy.filter(|_| host.policy.is_some());
         // What does not fit into memory is as safe as the rest there, and as private.
         let spill = jobs.data.join("spill");
         let numbers = Numbers::new(jobs.data.join("numbers"));
+        let resolver = host.resolver.clone();
         let host = Host::start_counting(Config { spill, ..host }, Some(numbers.clone()))?;
         let host = Arc::new(host);
         let surface = host.registry().attach_surface(name);
+        let webhooks = std::mem::take(&mut jobs.webhooks);
+        // Who is there for a moment leaves calls to the next, who may be set up for them.
+        let makes_calls = jobs.manager.starts_waiting;
+        jobs.manager.has_webhook = webhooks.default.is_some();
         let (jobs, recovered) = Jobs::open_counting(&host, jobs, Some(numbers)).await?;
         let jobs = Arc::new(jobs);
         let Listeners { doors, is_own_socket, addresses, warnings, token } =
@@ -168,6 +175,10 @@ impl Holding {
             addresses,
             since_ms: jobs.manager().now_ms(),
         };
+        let webhooks = makes_calls.then(|| {
+            let (manager, folder) = (jobs.manager().clone(), jobs.folder().path().to_owned());
+            Webhooks::start(manager, folder, webhooks, resolver)
+        });
         let asked_to_end = Arc::new(Asked { drain: Mutex::new(serve.drain), ..Asked::default() });
         let side = Side {
             jobs: jobs.clone(),
@@ -208,6 +219,7 @@ impl Holding {
             is_own_socket,
             stop: Some(stop),
             server,
+            webhooks,
             _surface: surface,
         })
     }
@@ -283,6 +295,10 @@ impl Holding {
     /// Ends every run by the stop ladder, writes down how each has ended, and gives the
     /// folder free. Returns whether all was written.
     pub async fn end(mut self) -> bool {
+        // What is not told is left to the next host, as are the endings that follow now.
+        if let Some(webhooks) = self.webhooks.take() {
+            webhooks.end().await;
+        }
         let written = self.jobs.shutdown(&self.host, WRITE).await;
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());

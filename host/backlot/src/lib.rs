@@ -164,6 +164,7 @@ mod settings;
 mod shelf;
 mod spill;
 mod threads;
+mod webhooks;
 mod wire;
 
 pub use self::{
@@ -176,6 +177,7 @@ pub use self::{
     policy::{PolicyFileError, read_policy, sources},
     service::Inherited,
     settings::{DEFAULT_ADDRESS, Serve, Settings, Telemetry, Tls, Webhooks},
+    webhooks::{Allowed, WebhookOptions, WebhookSecret},
 };
 pub use backlot_jobs;
 pub use backlot_registry as registry;

@@ -22,7 +22,11 @@ pub type Directory = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 impl Resolver {
     /// Returns the addresses that a name stands for now.
-    pub(crate) async fn look_up(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+    ///
+    /// # Errors
+    ///
+    /// When it stands for none, or the resolver does not answer in time.
+    pub async fn look_up(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         let found: Vec<IpAddr> = match self {
             Self::System => {
                 let found = tokio::net::lookup_host((name, 0));

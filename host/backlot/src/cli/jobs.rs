@@ -17,7 +17,7 @@ pub(crate) struct AsJob {
     #[arg(
         long,
         conflicts_with_all = ["detach", "session", "key", "attempts", "retry_on", "backoff",
-            "after", "at", "cron", "queue", "pin"]
+            "after", "at", "cron", "queue", "pin", "webhook"]
     )]
     pub(crate) ephemeral: bool,
     /// The session that the job works for, to which its ending is then owed
@@ -50,6 +50,10 @@ pub(crate) struct AsJob {
     /// Wait in line where too many jobs are live
     #[arg(long)]
     pub(crate) queue: bool,
+    /// Have the host tell that URL how the job has ended, over and over until it has heard
+    #[arg(long, value_name = "URL", requires = "detach",
+        value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) webhook: Option<String>,
     /// Run the version that is current now in all attempts
     #[arg(long)]
     pub(crate) pin: bool,

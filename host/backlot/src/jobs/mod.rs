@@ -31,7 +31,7 @@ use self::{
     sweep::Found,
     versions::Versions,
 };
-use crate::{host::Host, numbers::Numbers};
+use crate::{host::Host, numbers::Numbers, webhooks::WebhookOptions};
 
 mod grant;
 mod keeping;
@@ -56,6 +56,8 @@ pub struct JobsConfig {
     /// How many bytes of output and files jobs have together. Past it the oldest that have
     /// ended are deleted.
     pub keep_bytes: u64,
+    /// How webhooks are told of endings. It takes a [`Holding`](crate::Holding).
+    pub webhooks: WebhookOptions,
 }
 
 impl JobsConfig {
@@ -67,6 +69,7 @@ impl JobsConfig {
             record: Limits::default(),
             // A folder that a laptop bears.
             keep_bytes: 8 << 30,
+            webhooks: WebhookOptions::default(),
         }
     }
 }

@@ -306,7 +306,11 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Returns the client's TLS settings; the system's roots are read once.
-fn tls_config() -> io::Result<Arc<rustls::ClientConfig>> {
+///
+/// # Errors
+///
+/// When the system trusts no certificate, or none of its own can be read.
+pub fn tls_config() -> io::Result<Arc<rustls::ClientConfig>> {
     static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
         return Ok(Arc::clone(config));

@@ -18,7 +18,7 @@ mod net;
 mod rules;
 mod section;
 
-pub(crate) use self::net::{host, special};
+pub(crate) use self::net::host;
 pub use self::{
     decide::{Ask, Decision, Denial, Sources, decide},
     document::{PolicyError, Problem},
@@ -30,6 +30,6 @@ pub use self::{
     hints::{Hints, Sort},
     limit::LimitsAsk,
     manifest::Manifest,
-    net::{Origin, Peer, PeerError, PeerHost, Ports, Range, Scheme},
+    net::{Origin, Peer, PeerError, PeerHost, Ports, Range, Scheme, special},
     rules::Rules,
 };

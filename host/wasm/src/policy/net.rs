@@ -82,7 +82,7 @@ pub enum PeerError {
 /// business to stand for, if anything is.
 ///
 /// Source: the IANA registries of special-purpose IPv4 and IPv6 addresses.
-pub(crate) fn special(address: IpAddr) -> Option<&'static str> {
+pub fn special(address: IpAddr) -> Option<&'static str> {
     match address.to_canonical() {
         IpAddr::V4(address) => special_v4(address),
         IpAddr::V6(address) => special_v6(address),

@@ -219,6 +219,7 @@ fn request_of(target: &OsStr, as_job: &AsJob, grant: Grant) -> Result<SpawnReque
         at_ms: as_job.at,
         cron: as_job.cron.clone(),
         queue: as_job.queue,
+        webhook: as_job.webhook.clone(),
         grant,
         ..SpawnRequest::default()
     })

@@ -66,6 +66,12 @@ fn text(job: &JobView, now_ms: u64) -> String {
         let why = stop.why.as_deref().unwrap_or("no reason given");
         row("stopped by", &format!("{}: {why}", stop.by));
     }
+    if let Some(webhook) = &job.webhook {
+        row("webhook", webhook);
+    }
+    if let Some(told) = told(job, now_ms) {
+        row("", &told);
+    }
     if let Some(pinned) = &job.pinned {
         row("pinned", pinned);
     }
@@ -87,6 +93,24 @@ fn text(job: &JobView, now_ms: u64) -> String {
         let _ = writeln!(text, "result\n{}", lines(result));
     }
     text
+}
+
+/// Tells whether a job's webhook has heard of its ending.
+fn told(job: &JobView, now_ms: u64) -> Option<String> {
+    let Some(call) = &job.call else {
+        return (job.webhook.is_some() && job.status.is_terminal()).then(|| "told".to_owned());
+    };
+    let tries = match call.tries {
+        0 => "not tried yet".to_owned(),
+        1 => "tried once".to_owned(),
+        tries => format!("tried {tries} times"),
+    };
+    let why = call.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    Some(match call.due_ms {
+        None => format!("given up, {tries}{why}"),
+        Some(due_ms) if due_ms <= now_ms => format!("to be told now, {tries}{why}"),
+        Some(due_ms) => format!("to be told in {}, {tries}{why}", age(due_ms - now_ms)),
+    })
 }
 
 /// Returns a text whose lines move no cursor.
