@@ -48,7 +48,7 @@ pub struct Job {
     pub debt: Option<DeliveryId>,
     /// The ending that its webhook still has to be told of, or could not be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call: Option<Call>,
+    pub call: Option<Box<Call>>,
     /// How often it has ended.
     pub endings: u32,
     /// When it was spawned, in milliseconds since the Unix epoch.
@@ -442,7 +442,7 @@ impl Job {
 
     /// Returns what its webhook still has to be told, unless that was given up.
     pub fn due_call(&self) -> Option<&Call> {
-        self.call.as_ref().filter(|call| call.due_ms.is_some())
+        self.call.as_deref().filter(|call| call.due_ms.is_some())
     }
 
     /// Returns what there is to hear of its ending, in a line.
@@ -762,7 +762,7 @@ pub fn next(job: &Job, event: &Event, now_ms: u64) -> Result<Next, Lost> {
         {
             let (tries, why) = (call.tries.saturating_add(1), Some(why.clone()));
             let delivery = delivery.clone();
-            new.job.call = Some(Call { delivery, tries, due_ms: *due_ms, why });
+            new.job.call = Some(Box::new(Call { delivery, tries, due_ms: *due_ms, why }));
             new.job.updated_ms = job.updated_ms;
         }
         (_, Event::Settled { .. } | Event::Called { .. } | Event::CallFailed { .. }) => {
@@ -851,11 +851,9 @@ impl Job {
         let owed = self.spec.announced && !told && ended.ending != Ending::Cancelled;
         let delivery = DeliveryId::new(self.id, self.endings);
         // Who stopped it is not whom a webhook tells.
-        self.call = self.spec.webhook.is_some().then(|| Call {
-            delivery: delivery.clone(),
-            tries: 0,
-            due_ms: Some(ended.at_ms),
-            why: None,
+        self.call = self.spec.webhook.is_some().then(|| {
+            let (delivery, due_ms) = (delivery.clone(), Some(ended.at_ms));
+            Box::new(Call { delivery, tries: 0, due_ms, why: None })
         });
         self.debt = owed.then_some(delivery);
         self.phase = Phase::Ended { ended, last };
@@ -1008,7 +1006,7 @@ mod tests {
             let spec = Spec { webhook: Some(Webhook::Host), ..(*job.spec).clone() };
             let delivery = DeliveryId::new(job.id, 1);
             let call = Call { delivery, tries: 2, due_ms, why: Some("late".into()) };
-            let call = job.ended().is_some().then_some(call);
+            let call = job.ended().is_some().then(|| Box::new(call));
             Job { spec: Arc::new(spec), call, ..job }
         };
         vec![
@@ -1189,7 +1187,7 @@ mod tests {
             })
         };
         add("debt", debt(old), debt(job));
-        let call = |job: &Job| match &job.call {
+        let call = |job: &Job| match job.call.as_deref() {
             None => "-".to_owned(),
             Some(Call { delivery, tries, due_ms, why }) => {
                 let number = delivery.parts().map_or(0, |(_, number)| number);

@@ -135,7 +135,7 @@ mod tests {
         let job = Job {
             phase: backlot_jobs::Phase::Ended { ended, last: None },
             detail: Some("d".repeat(1 << 20)),
-            call: Some(Call { delivery, tries: 0, due_ms: Some(1), why: None }),
+            call: Some(Box::new(Call { delivery, tries: 0, due_ms: Some(1), why: None })),
             ..working()
         };
         let body = body(&job).unwrap();

@@ -1355,7 +1355,8 @@ pub async fn a_webhook_is_told_of_every_ending(handles: &Handles) {
         assert_eq!(job.call, None);
         let job = happen_at(store, &job, event, NOW_MS + turn).await;
         let (delivery, due_ms) = (DeliveryId::new(job.id, 1), Some(NOW_MS + turn));
-        assert_eq!(job.call, Some(Call { delivery, tries: 0, due_ms, why: None }));
+        let call = Call { delivery, tries: 0, due_ms, why: None };
+        assert_eq!(job.call.as_deref(), Some(&call));
         jobs.push(job);
     }
     let waiting = Spawned { due_ms: NOW_MS + 9, ..calling("chat", "http://[::1]:80") };

@@ -17,7 +17,7 @@ async fn due(manager: &Manager) -> Vec<JobId> {
 }
 
 fn call_of(job: &Job) -> Call {
-    job.call.clone().expect("its webhook is to be told")
+    *job.call.clone().expect("its webhook is to be told")
 }
 
 #[tokio::test(start_paused = true)]

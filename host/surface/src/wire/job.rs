@@ -160,7 +160,7 @@ impl JobView {
                 Webhook::Url(url) => url.clone(),
                 Webhook::Host => "host".to_owned(),
             }),
-            call: job.call.as_ref().map(CallView::of),
+            call: job.call.as_deref().map(CallView::of),
             created_ms: job.created_ms,
             // The clock may have been set back between two hosts.
             updated_ms: job.updated_ms.max(job.created_ms),
@@ -703,12 +703,12 @@ mod tests {
         job.detail = Some("exit code: 2".into());
         job.debt = Some(DeliveryId::new(job.id, 1));
         Arc::make_mut(&mut job.spec).webhook = Some(Webhook::Url("https://a.test/t".into()));
-        job.call = Some(Call {
+        job.call = Some(Box::new(Call {
             delivery: DeliveryId::new(job.id, 1),
             tries: 2,
             due_ms: Some(30),
             why: Some("it answered 500".into()),
-        });
+        }));
         job.updated_ms = 5;
         check(
             &JobView::whole(&job, None, &[run(1), last]),

@@ -85,7 +85,7 @@ pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow
             let ended = match job.status().is_terminal() {
                 // Its key had it already, and it ended in another process perhaps.
                 true => here.as_recorded(common, &mut signals).await,
-                false => here.to_the_end(&job, &mut signals).await,
+                false => Box::pin(here.to_the_end(&job, &mut signals)).await,
             };
             leave(*holding, console, common.quiet, &mut signals).await;
             ended

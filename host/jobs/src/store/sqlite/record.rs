@@ -146,7 +146,7 @@ pub(super) fn life_of(job: &Job) -> Result<String, Fault> {
         stop: job.stop.as_ref().map(Cow::Borrowed),
         detail: job.detail.as_deref().map(Cow::Borrowed),
         debt: job.debt.as_ref().map(Cow::Borrowed),
-        call: job.call.as_ref().map(Cow::Borrowed),
+        call: job.call.as_deref().map(Cow::Borrowed),
         endings: job.endings,
         updated_ms: job.updated_ms,
     };
@@ -209,7 +209,7 @@ pub(super) fn brief(row: &Row<'_>) -> Result<(i64, Job), Fault> {
         stop: life.stop.map(Cow::into_owned),
         detail: life.detail.map(Cow::into_owned),
         debt: life.debt.map(Cow::into_owned),
-        call: life.call.map(Cow::into_owned),
+        call: life.call.map(|call| Box::new(call.into_owned())),
         endings: life.endings,
         created_ms: row.get::<_, i64>(3)?.cast_unsigned(),
         updated_ms: life.updated_ms,
