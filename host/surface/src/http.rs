@@ -42,7 +42,7 @@ use axum::{
 };
 use tokio::sync::{Semaphore, watch};
 
-pub(crate) use self::{ask::caller, bridge::PROTOCOL};
+pub(crate) use self::{ask::caller, bridge::PROTOCOL, routes::addresses};
 pub use self::{
     ask::{BODY_BYTES, SESSION_HEADER},
     guard::Guard,

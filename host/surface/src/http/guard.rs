@@ -23,6 +23,7 @@ use axum::{
             TRANSFER_ENCODING, WWW_AUTHENTICATE,
         },
         request::Parts,
+        uri::Authority,
     },
     response::{IntoResponse, Response},
 };
@@ -178,13 +179,12 @@ impl Guard {
 
     /// Refuses what is meant for a host of another name.
     fn is_meant_for(&self, head: &Parts, connected: Connected) -> Result<(), Failure> {
-        let host = only(&head.headers, &HOST)?;
-        let host = host.or(head.uri.authority().map(|it| it.as_str()));
+        // Where the address itself has a name, it is to be as good as that of the header.
+        let named = head.uri.authority().map(Authority::as_str);
+        let host = only(&head.headers, &HOST)?.or(named);
         let host = host.ok_or_else(|| bad("there is no header `host`"))?;
         let default = if connected.tls { HTTPS } else { HTTP };
-        // Where the address itself has a name, it is to be as good as that of the header.
-        let address = head.uri.authority().map_or(host, |it| it.as_str());
-        for name in [host, address] {
+        for name in [host, named.unwrap_or(host)] {
             if !self.is_own(name, default, connected) {
                 return Err(foreign(format!("this host is not {:?}", brief(name))));
             }

@@ -34,6 +34,13 @@ pub(super) fn table() -> Table {
     of_sessions(of_work(of_jobs(table)))
 }
 
+/// Returns the addresses of the interface, as the router has them.
+pub(crate) fn addresses() -> &'static [String] {
+    static ADDRESSES: LazyLock<Vec<String>> =
+        LazyLock::new(|| table().addresses.into_iter().collect());
+    &ADDRESSES
+}
+
 /// Returns the description of the interface.
 async fn describe(_: Who) -> Response {
     ([(CONTENT_TYPE, "application/json")], description()).into_response()

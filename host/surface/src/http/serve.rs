@@ -1,6 +1,6 @@
 //! Connections: who may have one, how many there are, and how they end.
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -104,7 +104,7 @@ impl Door {
         match self {
             Self::Unix(listener) => accept_unix(listener).await.map(Visitor::Unix),
             Self::Tcp { listener, tls, guard } => {
-                let (stream, peer) = listener.accept().await?;
+                let (stream, peer) = accept_tcp(listener).await?;
                 // What it says is small and waited for. Where that cannot be had, it only
                 // takes longer.
                 let _ = stream.set_nodelay(true);
@@ -189,6 +189,17 @@ enum Answering {
     Asked(Router),
     /// That there is no place.
     TurnedAway(Router),
+}
+
+async fn accept_tcp(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset};
+    loop {
+        match listener.accept().await {
+            // One that is gone already has nothing to ask, and is nothing to pause for.
+            Err(error) if matches!(error.kind(), ConnectionAborted | ConnectionReset) => {}
+            accepted => return accepted,
+        }
+    }
 }
 
 async fn accept_unix(listener: &UnixListener) -> io::Result<UnixStream> {

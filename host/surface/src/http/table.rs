@@ -3,7 +3,7 @@
 //! A route is added together with what is said about it, so there is none that the
 //! description does not have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::{
     Router,
@@ -52,6 +52,8 @@ pub(super) const WRITING: &[Reason] = &[
 /// Routes, and what is said about them.
 pub(super) struct Table {
     pub(super) router: Router<Surface>,
+    /// Every address, as the router has it.
+    pub(super) addresses: BTreeSet<String>,
     paths: Paths,
     schemas: BTreeMap<String, RefOr<Schema>>,
 }
@@ -59,7 +61,12 @@ pub(super) struct Table {
 impl Table {
     /// Returns an empty one.
     pub(super) fn new() -> Self {
-        Self { router: Router::new(), paths: Paths::new(), schemas: BTreeMap::new() }
+        Self {
+            router: Router::new(),
+            addresses: BTreeSet::new(),
+            paths: Paths::new(),
+            schemas: BTreeMap::new(),
+        }
     }
 
     /// Adds what answers where something is looked at.
@@ -124,6 +131,7 @@ impl Table {
         let (operation, schemas) = about.described(&described);
         self.paths.add_path_operation(described, vec![method], operation);
         self.schemas.extend(schemas);
+        self.addresses.insert(path.to_owned());
         self.router = self.router.route(path, handler);
         self
     }

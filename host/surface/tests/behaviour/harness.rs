@@ -18,13 +18,13 @@ use backlot_registry::{
     KindView, Registry,
 };
 use backlot_surface::{
-    Api, Client, ClientError, Failure, Feed, HostGauges, HostSide, KindChange, Metrics, Reason,
-    mcp, serve,
+    Api, Client, ClientError, Door, Failure, Feed, HostGauges, HostSide, KindChange, Metrics,
+    Reason, mcp, serve,
     wire::{HostAbout, JobView, LookQuery, SpawnRequest, Target},
 };
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
     sync::{Notify, oneshot},
     task::JoinHandle,
@@ -51,6 +51,14 @@ impl Host {
     }
 
     pub(crate) async fn start_with(config: Config) -> Self {
+        Self::start_behind(config, |_| Vec::new()).await
+    }
+
+    /// Starts one that can be asked at other doors as well.
+    pub(crate) async fn start_behind(
+        config: Config,
+        others: impl FnOnce(&DataFolder) -> Vec<Door>,
+    ) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let folder = DataFolder::open(&scratch.path().join("data")).unwrap();
         let script = Arc::new(Script::default());
@@ -74,8 +82,10 @@ impl Host {
         };
         tokio::spawn(script.metrics.clone().follow(script.changes()));
         let listener = UnixListener::bind(folder.socket_address()).unwrap();
+        let mut doors = others(&folder);
+        doors.push(listener.into());
         let (close, closed) = oneshot::channel();
-        let served = tokio::spawn(serve(vec![listener.into()], api.clone(), async {
+        let served = tokio::spawn(serve(doors, api.clone(), async {
             let _ = closed.await;
         }));
         for session in ["chat", "other"] {
@@ -144,7 +154,7 @@ pub(crate) async fn raw(host: &Host, request: &[u8]) -> String {
 }
 
 /// Returns all that comes before the connection ends.
-pub(crate) async fn read_all(stream: &mut UnixStream) -> String {
+pub(crate) async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];
     loop {
