@@ -180,7 +180,7 @@ async fn c86_there_is_no_hole_wherever_one_comes_back() {
             }
         }
     };
-    let readers = (1..40).map(|cut| read(cut));
+    let readers = (1..40).map(read);
     let (read, ()) = tokio::join!(futures::future::join_all(readers), write);
     let of = |told: &[Told], stream: &str| {
         let of = told.iter().filter(|told| told.data["stream"] == stream);
