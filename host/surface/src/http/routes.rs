@@ -318,8 +318,8 @@ fn of_tasks(table: Table) -> Table {
                 "Lists the tasks of the registry, in the order of their start.",
             )
             .more(
-                "A task is one live run. One that does a run of a job belongs to the job's \
-                     own session. What it writes is read of its job.",
+                "A task is one live run. One that does a run of a job belongs to the session that \
+                     the job works for. What it writes is read of its job.",
             )
             .query::<TasksQuery>()
             .answers::<TasksReply>(200, "Some of the tasks."),
