@@ -7,8 +7,8 @@
 //! the same again, under the same delivery ids.
 //!
 //! One server speaks the revisions with `initialize` and the one without; what differs
-//! between them is asking the person ([`asking`]), tasks ([`tasks`]) and how a client hears
-//! of changed tools ([`changes`]).
+//! between them is how the person is asked (`asking`), tasks (`tasks`), and how a client
+//! hears of changed tools (`changes`).
 
 mod answer;
 mod arguments;
@@ -16,6 +16,7 @@ mod asking;
 mod changes;
 mod foreground;
 mod http;
+mod kinds;
 mod lines;
 mod logging;
 mod message;

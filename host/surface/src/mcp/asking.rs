@@ -7,6 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use backlot_jobs::{Hand, Job, JobId, Phase, Question, RunId};
+use backlot_registry::Kind;
 use rmcp::{
     RoleServer,
     model::{
@@ -114,7 +115,7 @@ pub(super) fn asked_by(job: &Job) -> Option<RunId> {
 }
 
 /// Returns the job that a call goes on with, which is made again after the person was asked,
-/// and hands it what they answered.
+/// and hands it what they answered. Of a kind's own tool, it is a job of that kind.
 ///
 /// # Errors
 ///
@@ -124,12 +125,16 @@ pub(super) async fn again(
     call: &Call,
     state: &str,
     responses: Option<&InputResponses>,
+    kind: Option<&Kind>,
 ) -> Result<Job, Failure> {
     let unknown = || Failure::new(Reason::UnknownJob, "there is no call that this goes on with");
     let (id, run) = state.split_once('.').ok_or_else(unknown)?;
     let id: JobId = id.parse().map_err(|_| unknown())?;
     let manager = &server.api().manager;
     let job = manager.get(id, &call.asker.caller).await.map_err(|_| unknown())?;
+    if kind.is_some_and(|kind| *kind != job.spec.kind) {
+        return Err(unknown());
+    }
     let Phase::InputRequired { question, last } = &job.phase else { return Ok(job) };
     let given = responses.and_then(|responses| responses.get(ANSWER));
     let given = given.and_then(|it| serde_json::from_value::<ElicitResult>(it.clone()).ok());

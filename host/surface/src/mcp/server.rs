@@ -2,7 +2,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use backlot_registry::Kind;
+use backlot_jobs::{Job, output::Part};
 use futures::FutureExt as _;
 #[expect(deprecated, reason = "clients up to 2025-11-25 set a level")]
 use rmcp::model::SetLevelRequestParams;
@@ -11,7 +11,7 @@ use rmcp::{
     model::{
         CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult,
         Implementation, InitializeRequestParams, InitializeResult, ListToolsResult,
-        PaginatedRequestParams, ServerCapabilities, ServerConfig, SubscriptionFilter,
+        PaginatedRequestParams, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
         UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
@@ -22,12 +22,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     answer::{self, Answer},
     asking, changes,
-    foreground::{self, Call, Waited},
+    foreground::Call,
+    kinds,
     logging::Level,
     output::{self, Portion, TEXT_BYTES},
     tasks,
     told::{Receipt, Told},
-    tools::{self, Offer, Verb},
+    tools::{self, Verb},
     verbs,
     who::Asker,
 };
@@ -126,7 +127,7 @@ impl Server {
         Ok(Call::of(self, asker, context))
     }
 
-    fn tools(&self) -> Vec<rmcp::model::Tool> {
+    fn tools(&self) -> Vec<Tool> {
         let may_change = self.0.principal.may_change().is_ok();
         tools::offered(&*self.api().catalog, &self.api().mcp, may_change)
     }
@@ -138,10 +139,9 @@ impl Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let call = self.admitted(&context).await?;
         let may_change = call.asker.principal.may_change().is_ok();
-        let name = request.name.to_string();
-        let verb = Verb::of(&name);
+        let verb = Verb::of(&request.name);
         if !may_change && verb != Some(Verb::Status) {
-            return Err(unknown_tool(&name));
+            return Err(unknown_tool(&request.name));
         }
         let done = match verb {
             Some(Verb::Spawn) => verbs::spawn(self, &call, request).await,
@@ -151,7 +151,7 @@ impl Server {
             None => {
                 let takes_tasks = asking::has_no_sessions(&context)
                     && context.client_capabilities().is_some_and(|it| it.supports_tasks());
-                self.call_kind(&call, &name, request, takes_tasks).await
+                kinds::call(self, &call, request, takes_tasks).await
             }
         };
         match done {
@@ -177,80 +177,8 @@ impl Server {
         }
     }
 
-    /// Calls a kind that is a tool of its own.
-    async fn call_kind(
-        &self,
-        call: &Call,
-        name: &str,
-        request: CallToolRequestParams,
-        takes_tasks: bool,
-    ) -> Result<Done, Unanswered> {
-        let api = self.api();
-        let unknown = || Unanswered::Error(unknown_tool(name));
-        let kind = Kind::new(name).ok().filter(|_| api.mcp.exposes(name)).ok_or_else(unknown)?;
-        let view = api.catalog.kind(&kind).ok_or_else(unknown)?;
-        let offer = Offer::of(&view).ok_or_else(unknown)?;
-        let job = match &request.request_state {
-            Some(state) => {
-                let job =
-                    asking::again(self, call, state, request.input_responses.as_ref()).await?;
-                if job.spec.kind != kind {
-                    return Err(unknown());
-                }
-                job
-            }
-            None => {
-                let input = offer.input(request.arguments.unwrap_or_default());
-                let (input, args) = match input {
-                    Ok(input) => input,
-                    Err(why) => return Ok(Done::new(self, call, Answer::error(why))),
-                };
-                let spawn = SpawnRequest {
-                    kind: Some(kind.to_string()),
-                    input: Some(input),
-                    args,
-                    traceparent: call.trace.clone(),
-                    ..SpawnRequest::default()
-                };
-                self.spawn(call, spawn).await?
-            }
-        };
-        if takes_tasks {
-            return Ok(Done::Other(tasks::created(self, &job).await.into()));
-        }
-        match foreground::wait(self, call, job.id, api.mcp.foreground).await? {
-            Waited::Job(job) => self.told_of_call(call, &job).await,
-            Waited::Ask(job) => match asking::required(&job) {
-                Some(required) => Ok(Done::Other(required.into())),
-                None => self.told_of_call(call, &job).await,
-            },
-            Waited::Cancelled => {
-                // Nobody has heard of the job yet, so nobody else would stop it.
-                let (how, why) = (backlot_jobs::How::Ask, Some("the call was cancelled".into()));
-                let (caller, by) = (&call.asker.caller, call.asker.name());
-                if let Err(error) = api.manager.stop(job.id, caller, how, &by, why).await {
-                    tracing::warn!(job = %job.id, "a call was cancelled and its job not stopped: {error}");
-                }
-                Err(Unanswered::Error(ErrorData::internal_error("the call was cancelled", None)))
-            }
-        }
-    }
-
-    /// Returns how a call of a kind is answered by the job as it is then.
-    async fn told_of_call(&self, call: &Call, job: &backlot_jobs::Job) -> Result<Done, Unanswered> {
-        let mut receipt = self.receipt(call);
-        let answer = match job.status().is_terminal() {
-            true => {
-                receipt.reports(job);
-                answer::of_ended(job, &self.result(job).await?)
-            }
-            false => answer::promoted(job),
-        };
-        Ok(Done::Answer(answer, receipt))
-    }
-
     /// Returns the result of a job that has ended, or its beginning.
-    pub(super) async fn result(&self, job: &backlot_jobs::Job) -> Result<Portion, Failure> {
+    pub(super) async fn result(&self, job: &Job) -> Result<Portion, Failure> {
         let result = job.ended().and_then(|ended| ended.result.as_deref()).unwrap_or_default();
         let whole =
             |text: &str| Portion { text: text.to_owned(), next: text.len() as u64, is_cut: false };
@@ -259,7 +187,7 @@ impl Server {
         }
         if output::is_stream(&*self.api().catalog, job) {
             // Its output is where reading on goes on, so it begins there too.
-            let part = backlot_jobs::output::Part::Output;
+            let part = Part::Output;
             let folder = &self.api().folder;
             let recorded = output::recorded(folder, job.id, part, 0, TEXT_BYTES, true).await?;
             if !recorded.text.is_empty() {
@@ -270,11 +198,7 @@ impl Server {
     }
 
     /// Spawns a job for whoever calls, who is told of its end.
-    pub(super) async fn spawn(
-        &self,
-        call: &Call,
-        request: SpawnRequest,
-    ) -> Result<backlot_jobs::Job, Failure> {
+    pub(super) async fn spawn(&self, call: &Call, request: SpawnRequest) -> Result<Job, Failure> {
         let session = call.asker.spawns_for()?;
         let request = SpawnRequest { session: Some(session), announce: Some(true), ..request };
         request.check()?;
@@ -318,7 +242,7 @@ impl From<Failure> for Unanswered {
     }
 }
 
-fn unknown_tool(name: &str) -> ErrorData {
+pub(super) fn unknown_tool(name: &str) -> ErrorData {
     let name: String = name.chars().take(64).collect();
     let why = format!("there is no tool {name:?}: list the tools to see which there are");
     ErrorData::invalid_params(why, None)

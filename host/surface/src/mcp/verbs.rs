@@ -35,7 +35,8 @@ pub(super) async fn spawn(
     let (job, wait) = match &request.request_state {
         // The task is there already, and has asked something.
         Some(state) => {
-            let job = asking::again(server, call, state, request.input_responses.as_ref()).await?;
+            let job =
+                asking::again(server, call, state, request.input_responses.as_ref(), None).await?;
             let asked: Option<SpawnArguments> = read(Verb::Spawn, &request).ok();
             (job, arguments::wait(asked.and_then(|asked| asked.wait_seconds)))
         }
@@ -125,7 +126,7 @@ pub(super) async fn status(
     };
     let id = server.api().manager.find(digits, &call.asker.caller).await.map_err(Failure::from)?;
     if let Some(state) = &request.request_state {
-        asking::again(server, call, state, request.input_responses.as_ref()).await?;
+        asking::again(server, call, state, request.input_responses.as_ref(), None).await?;
     }
     let wait = arguments::wait(asked.wait_seconds);
     let waited = match wait.is_zero() {

@@ -221,3 +221,18 @@ pub(super) fn exposing(host: &Host, patterns: &[&str]) -> Api {
     api.mcp.expose = patterns.iter().map(|it| (*it).to_owned()).collect();
     api
 }
+
+/// Waits until so many endings are owed to a session.
+pub(super) async fn owes(host: &Host, session: &str, count: usize) {
+    let begun = std::time::Instant::now();
+    loop {
+        let owed = host.manager.owed(&session.into()).await.unwrap();
+        let found = owed.map_or(0, |owed| owed.jobs.len());
+        if found == count {
+            return;
+        }
+        // The test's own time may be paused.
+        assert!(begun.elapsed().as_secs() < 10, "{found} are owed to {session}, not {count}");
+        tokio::task::yield_now().await;
+    }
+}

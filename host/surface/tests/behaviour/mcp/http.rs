@@ -9,15 +9,20 @@ use axum::{
 };
 use backlot_jobs::RunEnding;
 use backlot_registry::Form;
-use backlot_surface::{Api, Principal, mcp};
+use backlot_surface::{Api, Principal, mcp, serve};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{UnixListener, UnixStream},
+    sync::watch,
+    time::timeout,
+};
 
-use super::client::{exposing, kind, meta_2026, set_kinds, task_of, text, texts};
+use super::client::{exposing, kind, meta_2026, owes, set_kinds, task_of, text, texts};
 use crate::harness::{Host, until};
 
 /// What answers under `/mcp`, and what closes it.
@@ -134,15 +139,11 @@ async fn a_task_is_started_and_told_of_in_either_revision() {
     let session = initialized(&site, &ann()).await;
     let id = task_of(&call(&site, &session, "spawn_task", json!({"kind": "park"})).await);
     host.script.end(id.parse().unwrap(), RunEnding::Completed, "done");
-    while host.manager.owed(&"chat".into()).await.unwrap().is_none() {
-        tokio::task::yield_now().await;
-    }
+    owes(&host, "chat", 1).await;
     // What is owed does not hang on how somebody asks.
     let listed = answer(call_2026(&site, "task_status", json!({})).await, 7).await;
     assert_eq!(texts(&listed["result"]).len(), 2, "{listed}");
-    while host.manager.owed(&"chat".into()).await.unwrap().is_some() {
-        tokio::task::yield_now().await;
-    }
+    owes(&host, "chat", 0).await;
     let looked = call(&site, &session, "task_status", json!({"task_id": id})).await;
     assert!(text(&looked).ends_with("Result:\ndone"), "{looked}");
 }
@@ -264,6 +265,32 @@ async fn c76_a_response_that_is_closed_ends_the_call() {
     assert!(called.is_err());
     until("its job is stopped", || host.script.under_way() == 1).await;
     assert!(host.script.is_under_way(id.parse().unwrap()));
+}
+
+#[tokio::test]
+async fn c76_a_connection_that_is_cut_ends_the_call() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("grep", None, Form::Final)]);
+    let outer = tempfile::tempdir().unwrap();
+    let address = outer.path().join("socket");
+    let listener = UnixListener::bind(&address).unwrap();
+    let served =
+        tokio::spawn(serve(vec![listener.into()], exposing(&host, &["*"]), std::future::pending()));
+    let params = json!({"name": "grep", "arguments": {}, "_meta": meta_2026(&json!({}))});
+    let body = message(7, "tools/call", &params);
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: any.example\r\naccept: application/json, text/event-stream\r\n\
+         content-type: application/json\r\nmcp-protocol-version: 2026-07-28\r\n\
+         mcp-method: tools/call\r\nmcp-name: grep\r\nbacklot-session: chat\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = UnixStream::connect(&address).await.unwrap();
+    stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    until("it was launched", || host.script.under_way() == 1).await;
+    drop(stream);
+    until("its job is stopped", || host.script.under_way() == 0).await;
+    served.abort();
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use backlot_registry::{Form, KindState};
 use backlot_surface::Principal;
 use serde_json::{Value, json};
 
-use super::client::{Wire, exposing, kind, set_kinds, task_of, text, texts, without};
+use super::client::{Wire, exposing, kind, owes, set_kinds, task_of, text, texts, without};
 use crate::harness::{Host, until};
 
 const SCHEMA: &str =
@@ -101,14 +101,8 @@ async fn what_is_finished_in_time_is_the_answer_and_is_settled() {
          where it stopped; 2 attempts are left.\nIt put out:\nhalf"
     );
     // All of them were told, so nothing is.
-    until_nothing_is_owed(&host).await;
+    owes(&host, "chat", 0).await;
     assert_eq!(texts(&wire.call("task_status", json!({})).await).len(), 1);
-}
-
-async fn until_nothing_is_owed(host: &Host) {
-    while host.manager.owed(&"chat".into()).await.unwrap().is_some() {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]
@@ -190,9 +184,7 @@ async fn what_takes_longer_goes_on_in_the_background() {
          it."
     );
     host.script.end(id.parse().unwrap(), RunEnding::Completed, "late");
-    while host.manager.owed(&"chat".into()).await.unwrap().is_none() {
-        tokio::task::yield_now().await;
-    }
+    owes(&host, "chat", 1).await;
     let listed = wire.call("task_status", json!({})).await;
     assert!(texts(&listed)[1].contains("completed. Result: late"), "{listed}");
 }
@@ -223,7 +215,7 @@ async fn how_far_it_is_and_what_it_logs_is_told_meanwhile() {
     host.script.end(job, RunEnding::Completed, "done");
     assert_eq!(text(&wire.answer(id).await["result"]), "done");
     // What is told besides that it has ended settles nothing; the answer did.
-    until_nothing_is_owed(&host).await;
+    owes(&host, "chat", 0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -314,7 +306,7 @@ async fn an_ending_is_noted_in_the_log_and_is_owed_all_the_same() {
     assert!(told["params"]["data"].as_str().unwrap().starts_with("[task-notification] Task"));
     assert_eq!(texts(&wire.call("task_status", json!({})).await).len(), 2);
     // Who wants less is told less.
-    until_nothing_is_owed(&host).await;
+    owes(&host, "chat", 0).await;
     wire.ask("logging/setLevel", json!({"level": "error"})).await;
     let id = task_of(&wire.call("spawn_task", json!({"kind": "park"})).await);
     host.script.end(id.parse().unwrap(), RunEnding::Completed, "done");
@@ -398,8 +390,9 @@ async fn a_person_is_asked_by_the_answer_to_a_call() {
     };
     let refused = wire.ask("tools/call", again("ask", json!({"answer": 7}))).await;
     assert!(text(&refused["result"]).starts_with("the answer does not fit"), "{refused}");
-    let foreign = wire.ask("tools/call", again("other", json!({}))).await;
-    assert_eq!(foreign["error"]["code"], -32602);
+    let foreign = wire.ask("tools/call", again("other", json!({"answer": true}))).await;
+    assert_eq!(text(&foreign["result"]), "there is no call that this goes on with");
+    assert_eq!(host.script.under_way(), 0);
     let id = wire.request("tools/call", again("ask", json!({"answer": false}))).await;
     until("it goes on", || host.script.under_way() == 1).await;
     host.script.end(job, RunEnding::Completed, "went on");

@@ -5,7 +5,7 @@ use backlot_registry::Form;
 use backlot_surface::Principal;
 use serde_json::{Value, json};
 
-use super::client::{Wire, exposing, kind, set_kinds, text, texts, with_tasks};
+use super::client::{Wire, exposing, kind, owes, set_kinds, text, texts, with_tasks};
 use crate::harness::{Host, until};
 
 /// Connects, and calls a kind; returns the task that is the answer.
@@ -52,9 +52,7 @@ async fn a_call_is_a_task_from_its_beginning_to_its_result() {
     assert!(task["ttlMs"].as_u64().unwrap() > 1_000_000);
     // Looking again tells the same, and what was told is settled.
     assert_eq!(get(&mut wire, &id).await, task);
-    while host.manager.owed(&"chat".into()).await.unwrap().is_some() {
-        tokio::task::yield_now().await;
-    }
+    owes(&host, "chat", 0).await;
     assert_eq!(texts(&wire.call("task_status", json!({})).await).len(), 1);
 }
 

@@ -5,19 +5,10 @@ use backlot_registry::{Caller, Form};
 use backlot_surface::Principal;
 use serde_json::{Value, json};
 
-use super::client::{Wire, exposing, kind, meta_2026, set_kinds, task_of, text, texts, without};
+use super::client::{
+    Wire, exposing, kind, meta_2026, owes, set_kinds, task_of, text, texts, without,
+};
 use crate::harness::{Host, until};
-
-/// Waits until nothing is owed to a session.
-async fn settled(host: &Host, session: &str) {
-    for _ in 0..10_000 {
-        if host.manager.owed(&session.into()).await.unwrap().is_none() {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-    panic!("something is still owed to {session}");
-}
 
 #[tokio::test]
 async fn the_tools_as_models_read_of_them() {
@@ -43,8 +34,8 @@ async fn the_tools_as_models_read_of_them() {
     );
     assert_eq!(spawn["inputSchema"]["properties"]["kind"]["enum"], json!(["grep", "tick"]));
     // What models read is part of the product: whoever changes it sees the whole of it.
-    let told = serde_json::to_string_pretty(&tools).unwrap();
-    assert_eq!(told, include_str!("tools.json").trim_end(), "\n{told}");
+    let expected: Vec<Value> = serde_json::from_str(include_str!("tools.json")).unwrap();
+    assert_eq!(tools, expected, "\n{}", serde_json::to_string_pretty(&tools).unwrap());
     for tool in &tools {
         assert_eq!(tool["inputSchema"]["type"], "object");
         assert_eq!(tool["inputSchema"]["additionalProperties"], false);
@@ -105,7 +96,7 @@ async fn a_task_is_started_looked_at_and_told_of_once() {
         })
     );
     // That was its ending, so there is no notification besides, then or later.
-    settled(&host, "chat").await;
+    owes(&host, "chat", 0).await;
     let listed = wire.call("task_status", json!({})).await;
     assert_eq!(
         without(&text(&listed), &[&id]),
@@ -121,11 +112,7 @@ async fn whatever_is_asked_next_tells_what_has_ended() {
     let second = task_of(&wire.call("spawn_task", json!({"kind": "park", "label": "two"})).await);
     host.script.end(first.parse().unwrap(), RunEnding::Completed, "4 files");
     host.script.end(second.parse().unwrap(), RunEnding::Failed, "");
-    until("both have ended", || !host.script.is_under_way(second.parse().unwrap())).await;
-    let session = "chat".into();
-    while host.manager.owed(&session).await.unwrap().is_none_or(|owed| owed.jobs.len() < 2) {
-        tokio::task::yield_now().await;
-    }
+    owes(&host, "chat", 2).await;
     // A listing settles nothing by itself: what is owed comes besides.
     let listed = wire.call("task_status", json!({})).await;
     let blocks = texts(&listed);
@@ -134,8 +121,30 @@ async fn whatever_is_asked_next_tells_what_has_ended() {
     assert!(told.starts_with("[task-notification] Task \""), "{told}");
     assert!(told.contains("Task \"one\" (<A:8>) completed. Result: 4 files\n"), "{told}");
     assert!(told.contains("Task \"two\" (<B:8>) failed."), "{told}");
-    settled(&host, "chat").await;
+    owes(&host, "chat", 0).await;
     assert_eq!(texts(&wire.call("task_status", json!({})).await).len(), 1);
+}
+
+#[tokio::test]
+async fn calls_that_overlap_tell_an_ending_once() {
+    let host = Host::start().await;
+    let mut wire = Wire::user(&host.api).await;
+    for _ in 0..20 {
+        let id = task_of(&wire.call("spawn_task", json!({"kind": "park"})).await);
+        host.script.end(id.parse().unwrap(), RunEnding::Completed, "done");
+        owes(&host, "chat", 1).await;
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            asked.push(wire.request("tools/call", json!({"name": "task_status"})).await);
+        }
+        let mut told = 0;
+        for asked in asked {
+            told += texts(&wire.answer(asked).await["result"]).len() - 1;
+        }
+        // Nor does the call that follows at once, while it is being written down.
+        told += texts(&wire.call("task_status", json!({})).await).len() - 1;
+        assert_eq!(told, 1);
+    }
 }
 
 #[tokio::test]
@@ -155,13 +164,11 @@ async fn what_never_reached_anybody_is_told_again() {
     wire.ask("ping", json!({})).await;
     gate.notify_one();
     *host.script.gate.lock().unwrap() = None;
-    while host.manager.health().await.unwrap().census.working == 0 {
-        tokio::task::yield_now().await;
-    }
+    until("it is launched all the same", || host.script.under_way() == 1).await;
     let owed = host.manager.owed(&"chat".into()).await.unwrap().unwrap();
     assert_eq!(owed.jobs.len(), 1);
     assert!(text(&wire.call("task_status", json!({})).await).contains("[task-notification]"));
-    settled(&host, "chat").await;
+    owes(&host, "chat", 0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +196,7 @@ async fn a_wait_ends_with_the_task_or_its_time() {
     host.script.end(newest.unwrap().id, RunEnding::Completed, "quick");
     let answer = wire.answer(spawned).await;
     assert!(text(&answer["result"]).ends_with("Result:\nquick"), "{answer}");
-    settled(&host, "chat").await;
+    owes(&host, "chat", 0).await;
 }
 
 #[tokio::test]
