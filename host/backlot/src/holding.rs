@@ -261,7 +261,12 @@ impl Holding {
 
     /// Waits until somebody who is connected and may do so asks for the host's end.
     pub async fn asked_to_end(&self) {
-        self.asked_to_end.notify.notified().await;
+        self.asked_to_end.wait().await;
+    }
+
+    /// Returns what tells of that.
+    pub(crate) fn asked(&self) -> Arc<Asked> {
+        self.asked_to_end.clone()
     }
 
     /// Returns how long jobs that run may go on when the host ends: as long as whoever
@@ -429,9 +434,16 @@ fn absolute(path: PathBuf) -> PathBuf {
 
 /// Whether somebody has asked for the host's end.
 #[derive(Default)]
-struct Asked {
+pub(crate) struct Asked {
     notify: Notify,
     drain: Mutex<Duration>,
+}
+
+impl Asked {
+    /// Waits until somebody has. One who waits hears of it.
+    pub(crate) async fn wait(&self) {
+        self.notify.notified().await;
+    }
 }
 
 fn lock(drain: &Mutex<Duration>) -> MutexGuard<'_, Duration> {

@@ -5,6 +5,7 @@ use std::{
     convert::Infallible,
     future::pending,
     io, mem,
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +21,7 @@ use tokio::{
 use crate::{
     console::{Console, is_closed},
     exit::Exit,
+    holding::{Asked, Holding},
     render::{self, Unshown},
     wire::{self, Event, StreamName, Task},
 };
@@ -401,6 +403,8 @@ fn incomplete_tail(bytes: &[u8]) -> usize {
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// The host that this process is, whose end somebody may ask for.
+    asked: Option<Arc<Asked>>,
     /// How often the process was told to end.
     terminated: u32,
 }
@@ -410,12 +414,28 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            asked: None,
             terminated: 0,
         })
     }
 
+    /// Heeds whoever asks for the host's end as well: the process is to end with it.
+    pub(super) fn heed(&mut self, holding: &Holding) {
+        self.asked = Some(holding.asked());
+    }
+
     pub(super) async fn next(&mut self) -> &'static str {
+        let asked = async {
+            match &self.asked {
+                Some(asked) => asked.wait().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
+            () = asked => {
+                self.terminated += 1;
+                "backlot shutdown"
+            }
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => {
                 self.terminated += 1;

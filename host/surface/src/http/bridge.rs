@@ -51,7 +51,8 @@ pub(super) async fn open(
         let (read, write) = tokio::io::split(stream);
         let api = surface.api.clone();
         let closing = async { surface.closing().await };
-        if let Err(failure) = mcp::serve_stream(api, principal, read, write, closing).await {
+        let served = Box::pin(mcp::serve_stream(api, principal, read, write, closing)).await;
+        if let Err(failure) = served {
             tracing::debug!("an agent was not served: {failure}");
         }
         drop(place);

@@ -81,6 +81,7 @@ pub(crate) async fn run(args: Run, common: &Common, console: &Console) -> anyhow
             }
         }
         Ok(Prepared::Here(holding, job)) => {
+            signals.heed(&holding);
             let here = Here { holding: &holding, console, id: job.id, json, quiet: common.quiet };
             let ended = match job.status().is_terminal() {
                 // Its key had it already, and it ended in another process perhaps.
@@ -161,7 +162,7 @@ async fn spawn_here(
     if args.as_job.detach {
         return Err(Refused {
             why: "no host holds the data folder, so nobody would run it once this process has \
-                  ended: leave out --detach, or have a host run"
+                  ended: leave out --detach, or start a host with `backlot serve`"
                 .to_owned(),
             exit: Exit::Refused,
         });

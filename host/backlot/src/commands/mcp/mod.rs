@@ -196,7 +196,8 @@ impl<'a> Agent<'a> {
                 // Also when whoever could say so is gone.
                 let _ = closed.await;
             };
-            if let Err(failure) = serve_stream(api, principal, read, write, closing).await {
+            let served = Box::pin(serve_stream(api, principal, read, write, closing)).await;
+            if let Err(failure) = served {
                 tracing::warn!("the client was not served: {failure}");
             }
         });
