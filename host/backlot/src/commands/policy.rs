@@ -11,7 +11,9 @@ use crate::{
     console::Console,
     exit::Exit,
     policy::{PolicyFileError, read_policy},
-    render, wire,
+    render,
+    settings::Settings,
+    wire,
 };
 
 pub(crate) async fn check(
@@ -25,7 +27,15 @@ pub(crate) async fn check(
         console.err.say(&render::complaint(none)).await;
         return Ok(Exit::Usage);
     };
-    match read_policy(&file) {
+    // The same file says how a host is set up that stays.
+    let read = read_policy(&file).and_then(|policy| Settings::read(&file).map(|_| policy));
+    match read {
+        Ok(policy) if !policy.is_some() => {
+            let file = render::one_line(&file.display().to_string());
+            print(console, format!("{file}: ok, and no policy: it is about the host alone\n"))
+                .await?;
+            Ok(Exit::Completed)
+        }
         Ok(policy) => {
             print(console, summary(&file, &policy)).await?;
             Ok(Exit::Completed)
