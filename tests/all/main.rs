@@ -16,6 +16,7 @@ mod commands;
 mod contract;
 mod crashes;
 mod crowds;
+mod daemon;
 mod dev;
 mod embedding;
 mod endings;

@@ -1,6 +1,6 @@
 //! A data folder that several processes share, one after the other or at once.
 
-use std::{ffi::OsStr, path::Path};
+use std::{ffi::OsStr, path::Path, process::Command};
 
 use backlot::backlot_jobs::DataFolder;
 use backlot_surface::Client;
@@ -39,10 +39,39 @@ impl Data {
 
     /// Starts `backlot` on it with these arguments.
     pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Process {
+        self.start_with(args, |_| {})
+    }
+
+    /// Starts `backlot` on it with what `change` makes of the command.
+    pub fn start_with<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+        change: impl FnOnce(&mut Command),
+    ) -> Process {
         Process::start_with(args, |command| {
-            command.env("BACKLOT_DATA", self.folder.path());
-            command.env("BACKLOT_PLUGINS", files::kinds());
+            self.name_to(command);
+            change(command);
         })
+    }
+
+    /// Has a command work on it.
+    pub fn name_to(&self, command: &mut Command) {
+        command.env("BACKLOT_DATA", self.folder.path());
+        command.env("BACKLOT_PLUGINS", files::kinds());
+    }
+
+    /// Starts a host on it that stays, at its socket alone, and returns it once it serves.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn serve<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Process {
+        let all = ["serve", "--json", "--listen", "none"].map(OsStr::new).map(OsStr::to_owned);
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+        let mut host = self.start(all.into_iter().chain(args));
+        let line = host.line();
+        assert!(line.starts_with(r#"{"event":"serving""#), "it does not serve: {line}");
+        host
     }
 
     /// Runs `backlot` on it to its end.

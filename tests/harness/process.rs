@@ -65,9 +65,7 @@ impl Process {
     ///
     /// When it cannot be started.
     pub fn shell<A: AsRef<OsStr>>(script: &str, args: impl IntoIterator<Item = A>) -> Self {
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(files::backlot()).args(args);
-        Self::spawn(command, |_| {})
+        Self::shell_with(script, args, |_| {})
     }
 
     /// Starts a shell as by [`Process::shell`], with mounts that only it sees: then
@@ -105,6 +103,7 @@ impl Process {
             .env("XDG_CONFIG_HOME", "/nonexistent")
             .env("BACKLOT_CACHE", files::cache())
             .env("BACKLOT_DATA", data.path())
+            .env_remove("BACKLOT_LISTEN")
             .env_remove("BACKLOT_LOG");
         change(&mut command);
         let mut child = command.spawn().expect("backlot starts");
@@ -134,6 +133,36 @@ impl Process {
         pipe.write_all(stdin).expect("backlot reads its stdin");
         drop(pipe);
         process.wait()
+    }
+
+    /// Starts a shell as by [`Process::shell`], with what `change` makes of the command.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn shell_with<A: AsRef<OsStr>>(
+        script: &str,
+        args: impl IntoIterator<Item = A>,
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(files::backlot()).args(args);
+        Self::spawn(command, change)
+    }
+
+    /// Writes a line to its stdin, which has to be a pipe.
+    ///
+    /// # Panics
+    ///
+    /// When it reads no more.
+    pub fn say(&mut self, line: &str) {
+        let pipe = self.child.0.stdin.as_mut().expect("stdin is a pipe");
+        pipe.write_all(format!("{line}\n").as_bytes()).expect("backlot reads its stdin");
+    }
+
+    /// Closes its stdin.
+    pub fn close_stdin(&mut self) {
+        drop(self.child.0.stdin.take());
     }
 
     /// Returns its process id.
