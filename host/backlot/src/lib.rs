@@ -163,6 +163,7 @@ mod service;
 mod settings;
 mod shelf;
 mod spill;
+mod telemetry;
 mod threads;
 mod webhooks;
 mod wire;
@@ -177,6 +178,7 @@ pub use self::{
     policy::{PolicyFileError, read_policy, sources},
     service::Inherited,
     settings::{DEFAULT_ADDRESS, Serve, Settings, Telemetry, Tls, Webhooks},
+    telemetry::{TelemetryError, TelemetryOptions},
     webhooks::{Allowed, WebhookOptions, WebhookSecret},
 };
 pub use backlot_jobs;

@@ -31,7 +31,12 @@ use self::{
     sweep::Found,
     versions::Versions,
 };
-use crate::{host::Host, numbers::Numbers, webhooks::WebhookOptions};
+use crate::{
+    host::Host,
+    numbers::Numbers,
+    telemetry::{StartError, TelemetryError, TelemetryOptions, Traces},
+    webhooks::WebhookOptions,
+};
 
 mod grant;
 mod keeping;
@@ -58,6 +63,8 @@ pub struct JobsConfig {
     pub keep_bytes: u64,
     /// How webhooks are told of endings. It takes a [`Holding`](crate::Holding).
     pub webhooks: WebhookOptions,
+    /// Where traces of the jobs go; nowhere where it is `None`.
+    pub telemetry: Option<TelemetryOptions>,
 }
 
 impl JobsConfig {
@@ -70,6 +77,7 @@ impl JobsConfig {
             // A folder that a laptop bears.
             keep_bytes: 8 << 30,
             webhooks: WebhookOptions::default(),
+            telemetry: None,
         }
     }
 }
@@ -89,6 +97,18 @@ pub enum JobsError {
     /// What is in the store could not be recovered.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Traces of the jobs cannot be told.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+}
+
+impl From<StartError> for JobsError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Telemetry(error) => Self::Telemetry(error),
+            StartError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 /// The jobs of a host, over a data folder that it alone writes to.
@@ -105,6 +125,7 @@ pub struct Jobs {
     changed: Arc<Notify>,
     feed: Feed,
     metrics: Metrics,
+    traces: Option<Traces>,
     _keeping: Keeping,
     is_leaving: AtomicBool,
     numbers: Option<Numbers>,
@@ -151,6 +172,12 @@ impl Jobs {
         let changed = Arc::new(Notify::new());
         let feed = Feed::default();
         let clearing = Arc::new(Clearing::default());
+        let shared: Arc<dyn Store> = store.clone();
+        // Before anything is recovered, which is told as well.
+        let traces = match &config.telemetry {
+            Some(options) => Some(Traces::start(options, &shared).await?),
+            None => None,
+        };
         let world = World {
             follow: Arc::new(Steps::new(versions.clone())),
             reports: Arc::new(Kept {
@@ -159,11 +186,11 @@ impl Jobs {
                 changed: changed.clone(),
                 feed: feed.clone(),
                 metrics: metrics.clone(),
+                traces: traces.clone(),
                 clearing: clearing.clone(),
             }),
             ..World::new(launcher.clone())
         };
-        let shared: Arc<dyn Store> = store.clone();
         let limits =
             backlot_jobs::Limits { total: most(host, &config.manager), ..config.manager.limits };
         let manager = backlot_jobs::Config { limits, ..config.manager };
@@ -179,6 +206,7 @@ impl Jobs {
             changed,
             feed,
             metrics,
+            traces,
             _keeping: keeping,
             numbers,
             is_leaving: AtomicBool::new(false),
@@ -301,7 +329,7 @@ impl Jobs {
 
     /// Ends every run by the stop ladder, and writes down how each has ended. Jobs that
     /// were working fail with `host shutdown`, and can be tried again. Returns whether all
-    /// was written within the bound.
+    /// was written within the bound. Traces of them have two more seconds to be told.
     pub async fn shutdown(&self, host: &Host, bound: Duration) -> bool {
         self.refuse();
         host.registry().dispose().await;
@@ -310,6 +338,9 @@ impl Jobs {
             let settled = tokio::task::spawn_blocking(move || numbers.settle());
             // It is the runtime's if it panics.
             let _ = settled.await;
+        }
+        if let Some(traces) = &self.traces {
+            traces.end().await;
         }
         written
     }
@@ -330,6 +361,7 @@ struct Kept {
     changed: Arc<Notify>,
     feed: Feed,
     metrics: Metrics,
+    traces: Option<Traces>,
     clearing: Arc<Clearing>,
 }
 
@@ -340,6 +372,9 @@ impl Reports for Kept {
 
     fn on_job_update(&self, job: &Job) {
         self.metrics.changed(job);
+        if let Some(traces) = &self.traces {
+            traces.changed(job);
+        }
         self.changed.notify_waiters();
         self.feed.changed(job);
         if job.status() != Status::Working
@@ -351,6 +386,9 @@ impl Reports for Kept {
 
     fn on_removed(&self, gone: &[Gone]) {
         self.metrics.removed(gone);
+        if let Some(traces) = &self.traces {
+            traces.removed(gone);
+        }
         self.feed.removed(gone);
         let folders: Vec<PathBuf> = gone.iter().map(|gone| self.folder.job(gone.job)).collect();
         let clearing = self.clearing.begin();

@@ -18,6 +18,7 @@ use crate::{
     holding::{Holding, HoldingConfig, HoldingError},
     jobs::JobsConfig,
     render,
+    telemetry::TelemetryOptions,
 };
 
 /// How long a host is waited for that holds the folder and does not answer yet, because
@@ -208,6 +209,9 @@ async fn hold(
     let config =
         config.map_err(|error| Held::Told(Told::new(Reason::Invalid, error.to_string())))?;
     let mut jobs = JobsConfig::new(folder.path());
+    let telemetry = TelemetryOptions::from_env();
+    jobs.telemetry =
+        telemetry.map_err(|error| Held::Told(Told::new(Reason::Invalid, render::chain(&error))))?;
     jobs.manager.starts_waiting = stays == Stays::WhileJobsRun;
     let config = HoldingConfig {
         host: config,

@@ -2,6 +2,7 @@
 //! the data folder.
 
 use std::{
+    env,
     ffi::OsStr,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
@@ -12,7 +13,7 @@ use backlot_jobs::{Job, JobId, Phase, Status};
 use backlot_registry::{Caller, TaskId};
 use backlot_surface::{
     ClientError, Reason,
-    wire::{Expects, Grant, JobView, RetryView, SpawnRequest},
+    wire::{Expects, Grant, JobView, RetryView, SpawnRequest, TraceParent},
 };
 use backlot_wasm::Limits;
 use tokio::time::{Instant, sleep};
@@ -41,6 +42,9 @@ use crate::{
 /// looked.
 const LEAVING: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(50);
+
+/// The variable with the trace that a command is a part of.
+const TRACEPARENT: &str = "TRACEPARENT";
 
 /// A job that runs.
 enum Prepared {
@@ -101,6 +105,7 @@ async fn prepare(mut args: Run, common: &Common, console: &Console) -> Result<Pr
     let mut wanted = Wanted::of(&mut args.with, &policy)?;
     let grant = grant?;
     let mut request = request_of(&args.target, &args.as_job, grant)?;
+    request.traceparent = env::var(TRACEPARENT).ok().and_then(|text| traceparent(&text));
     let deadline = Instant::now() + LEAVING;
     let holding = loop {
         let acting =
@@ -183,6 +188,13 @@ async fn spawn_here(
 
 fn refused(told: Told) -> Refused {
     Refused { why: told.line(), exit: told.exit() }
+}
+
+/// Returns the trace that the command is a part of, where it is one: whoever has a shell
+/// run it need not know of that, so it is no reason to refuse it.
+fn traceparent(text: &str) -> Option<String> {
+    let parent: TraceParent = text.trim().parse().ok()?;
+    Some(parent.to_string())
 }
 
 fn request_of(target: &OsStr, as_job: &AsJob, grant: Grant) -> Result<SpawnRequest, Refused> {
