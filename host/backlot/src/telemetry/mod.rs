@@ -25,7 +25,10 @@ use backlot_jobs::{Gone, Job, JobId, Query, Status, Store, StoreError};
 use opentelemetry_otlp::ExporterBuildError;
 use reqwest::Url;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
     task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
@@ -139,7 +142,7 @@ pub(crate) struct Traces(Arc<Inner>);
 
 struct Inner {
     queue: mpsc::Sender<Told>,
-    lost: Arc<AtomicU64>,
+    lost: AtomicU64,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -161,7 +164,6 @@ impl Traces {
     ) -> Result<Self, StartError> {
         let collector = Collector::new(options)?;
         let (queue, told) = mpsc::channel(QUEUE);
-        let lost = Arc::new(AtomicU64::new(0));
         let mut ledger = Ledger::default();
         let status = vec![Status::Working];
         let mut query = Query { status, limit: PAGE, ..Query::default() };
@@ -179,7 +181,7 @@ impl Traces {
         let worker = Worker { ledger, collector, store: Arc::downgrade(store), spans: Vec::new() };
         let worker = tokio::spawn(worker.work(told));
         let worker = Mutex::new(Some(worker));
-        Ok(Self(Arc::new(Inner { queue, lost, worker })))
+        Ok(Self(Arc::new(Inner { queue, lost: AtomicU64::new(0), worker })))
     }
 
     /// Tells of a change of a job.
@@ -195,8 +197,9 @@ impl Traces {
     }
 
     fn tell(&self, told: Told) {
-        if self.0.queue.try_send(told).is_err() && self.0.lost.fetch_add(1, Ordering::Relaxed) == 0
-        {
+        // After its end nothing is told, and nothing is missing.
+        let is_full = matches!(self.0.queue.try_send(told), Err(TrySendError::Full(_)));
+        if is_full && self.0.lost.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!("the collector is too slow: changes of jobs are missing in traces");
         }
     }
