@@ -36,8 +36,7 @@ use crate::{api::HostGauges, http::addresses, process::Process};
 const KINDS: usize = 200;
 /// What is counted together is called so; a kind of that name is counted with it.
 const OTHER: &str = "other";
-/// How many runs are known at a time: more than a host has live jobs. Of others it is not
-/// measured how long they take.
+/// How many runs are known at a time: more than a host has live jobs.
 const RUNS: usize = 16_384;
 /// The bounds of what runs take, in seconds: from work that is hardly any to that of a
 /// night.
@@ -112,10 +111,9 @@ impl Metrics {
     }
 
     /// Counts what a change of a job comes to: a run that has begun or ended, an ending.
-    /// Each change is told once, in the order in which they were.
     pub fn changed(&self, job: &Job) {
         match &job.phase {
-            Phase::Working { run } => self.0.begun(job.id, run),
+            Phase::Working { run } => self.0.begun(job.id, run, job.stop.is_some()),
             Phase::Queued { .. } | Phase::InputRequired { .. } | Phase::Ended { .. } => {
                 self.0.rests(job.id, job.last_run());
             }
@@ -196,7 +194,7 @@ impl Counts {
     }
 
     /// Counts a run, unless it is known already.
-    fn begun(&self, job: JobId, run: &Run) {
+    fn begun(&self, job: JobId, run: &Run, is_stopped: bool) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let before = runs.get(&job);
         if before.is_some_and(|going| going.run == run.id) {
@@ -205,8 +203,12 @@ impl Counts {
         if let Some(going) = before {
             // The next one begins when one ends.
             going.ended(run.started_ms);
-        } else if runs.len() >= RUNS {
+        } else if is_stopped {
+            // No run begins so: that it is to stop was told after its end.
             return;
+        } else if runs.len() >= RUNS {
+            // Some ends were not told. What is forgotten is not measured.
+            runs.clear();
         }
         let kind = self.of_kind(&run.kind);
         if run.cause == Cause::Retry {

@@ -34,6 +34,12 @@ pub(super) struct Due {
 }
 
 impl Ledger {
+    /// Notes a job that a host before this one has left at work.
+    pub(super) fn found(&mut self, moment: &Moment) {
+        let run = moment.last.as_ref().map(|run| run.id);
+        self.0.insert(moment.job, Known { run, since_ms: moment.since_ms() });
+    }
+
     /// Notes a change, and returns what is over with it. What a host before this one has
     /// told is not told again: a run that is not known has been.
     pub(super) fn note(&mut self, moment: &Moment) -> Due {
@@ -43,7 +49,8 @@ impl Ledger {
         let untold = known.and_then(|known| known.run);
         if moment.is_working() {
             let run = last.map(|run| run.id);
-            if run == untold {
+            // No run begins with a stop: that it is to stop was told after its end.
+            if run == untold || (known.is_none() && moment.is_stopped) {
                 return Due::default();
             }
             // Where too many are known, some were not heard of when they ended.
@@ -140,6 +147,19 @@ mod tests {
         let changes = [(Working, Some(1), 0), (Working, Some(4), 0), (Completed, Some(6), 1)];
         let expected = ["", "from 1", "from 4, last, root since 5"];
         assert_eq!(told(&mut ledger, &changes), expected);
+    }
+
+    #[test]
+    fn a_stop_that_is_told_after_the_end_begins_nothing() {
+        let mut ledger = Ledger::default();
+        let mut late = moment(Status::Working, Some(1), 0);
+        late.is_stopped = true;
+        assert_eq!(ledger.note(&late), Due::default());
+        assert!(ledger.0.is_empty());
+        // One that was found at work has begun.
+        ledger.found(&late);
+        let stopped = [(Status::Cancelled, Some(1), 1)];
+        assert_eq!(told(&mut ledger, &stopped), ["last, root since 5"]);
     }
 
     #[test]

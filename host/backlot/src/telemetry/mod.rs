@@ -170,8 +170,7 @@ impl Traces {
         loop {
             let page = store.list(query.clone()).await?;
             for moment in page.jobs.iter().filter_map(Moment::of) {
-                // Nothing can have ended.
-                let _ = ledger.note(&moment);
+                ledger.found(&moment);
             }
             match page.next {
                 None => break,

@@ -33,6 +33,8 @@ pub(super) struct Moment {
     pub(super) job: JobId,
     /// The run that is under way, or the last one.
     pub(super) last: Option<Run>,
+    /// Whether somebody wants it to stop.
+    pub(super) is_stopped: bool,
     kind: Kind,
     session: String,
     parent: Option<TraceParent>,
@@ -60,6 +62,7 @@ impl Moment {
         Some(Self {
             job: job.id,
             last: job.last_run().cloned(),
+            is_stopped: job.stop.is_some(),
             kind: job.spec.kind.clone(),
             session: job.spec.parent.to_string(),
             parent,
@@ -280,6 +283,7 @@ pub(super) mod tests {
         Moment {
             job: JobId::from_bits(7),
             last: run.map(of),
+            is_stopped: false,
             kind: kind.clone(),
             session: "chat".into(),
             parent: None,
