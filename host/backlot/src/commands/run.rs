@@ -58,7 +58,7 @@ async fn ephemeral(args: Run, common: &Common, console: &Console) -> anyhow::Res
         }
     };
     let follow = Follow::new(host.registry(), console, id, json, common.quiet);
-    let ended = follow.to_the_end(&mut signals).await;
+    let ended = Box::pin(follow.to_the_end(&mut signals)).await;
     tokio::select! {
         () = host.shutdown() => {}
         _ = signals.next() => {}

@@ -28,7 +28,7 @@ use crate::{console::Console, exit::Exit, render, wire};
 /// Why a verb did nothing, or not all of it.
 #[derive(Debug)]
 pub(super) struct Told {
-    reply: ErrorReply,
+    reply: Box<ErrorReply>,
     exit: Exit,
     /// Whether the host could not be asked, or has not answered.
     is_gone: bool,
@@ -65,7 +65,7 @@ impl Told {
 
     /// Returns what it says, in a line.
     pub(in crate::commands) fn line(&self) -> String {
-        let ErrorReply { detail, hint, .. } = &self.reply;
+        let ErrorReply { detail, hint, .. } = &*self.reply;
         match hint {
             Some(hint) => format!("{detail}; {hint}"),
             None => detail.clone(),
@@ -86,7 +86,11 @@ impl Told {
 
 impl From<Failure> for Told {
     fn from(failure: Failure) -> Self {
-        Self { exit: exit_of(failure.reason.exit()), reply: failure.reply(), is_gone: false }
+        Self {
+            exit: exit_of(failure.reason.exit()),
+            reply: Box::new(failure.reply()),
+            is_gone: false,
+        }
     }
 }
 
@@ -94,7 +98,7 @@ impl From<ClientError> for Told {
     fn from(error: ClientError) -> Self {
         let exit = exit_of(error.exit());
         match error {
-            ClientError::Failure(reply) => Self { reply, exit, is_gone: false },
+            ClientError::Failure(reply) => Self { reply: Box::new(reply), exit, is_gone: false },
             other => Self { exit, is_gone: true, ..Self::by(&other) },
         }
     }

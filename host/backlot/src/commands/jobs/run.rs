@@ -314,7 +314,7 @@ impl Here<'_> {
                 let registry = self.holding.host().registry();
                 let follow = Follow::new(registry, self.console, task, self.json, self.quiet)
                     .of_job(Followed { manager: manager.clone(), id: self.id });
-                let ended = follow.to_the_end(signals).await?;
+                let ended = Box::pin(follow.to_the_end(signals)).await?;
                 if follow.was_left() {
                     return Ok(ended);
                 }

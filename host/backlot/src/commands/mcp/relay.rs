@@ -203,7 +203,7 @@ impl Asked {
         let mut answers = Vec::new();
         self.open.retain(|written, id| {
             // The next server is asked that anyway.
-            if Some(&*written) == initialize.as_ref() {
+            if Some(written) == initialize.as_ref() {
                 return true;
             }
             let error = json!({"code": GONE, "message": why});
