@@ -177,7 +177,7 @@ pub use self::{
     jobs::{Jobs, JobsConfig, JobsError},
     policy::{PolicyFileError, read_policy, sources},
     service::Inherited,
-    settings::{DEFAULT_ADDRESS, Serve, Settings, Telemetry, Tls, Webhooks},
+    settings::{DEFAULT_ADDRESS, Serve, Settings, Telemetry, Tls},
     telemetry::{TelemetryError, TelemetryOptions},
     webhooks::{Allowed, WebhookOptions, WebhookSecret},
 };

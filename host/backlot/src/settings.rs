@@ -11,12 +11,17 @@ use std::{
 use backlot_registry::Kind;
 use backlot_surface::mcp;
 use backlot_wasm::{
-    Peer, Policy, PolicyError, Range,
+    Policy, PolicyError,
     document::{Reader, Value},
     small_text,
 };
+use reqwest::Url;
 
-use crate::policy::PolicyFileError;
+use crate::{
+    policy::PolicyFileError,
+    telemetry::{TelemetryError, TelemetryOptions},
+    webhooks::{Allowed, WebhookOptions},
+};
 
 /// The most that is read of the file, in bytes: as much as of a policy.
 const FILE_BYTES: u64 = 2 << 20;
@@ -34,7 +39,7 @@ pub struct Settings {
     /// How it is shown to models.
     pub mcp: mcp::Options,
     /// Who is told of endings.
-    pub webhooks: Webhooks,
+    pub webhooks: WebhookOptions,
     /// Where traces go.
     pub telemetry: Telemetry,
 }
@@ -63,21 +68,11 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// Who is told of endings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Webhooks {
-    /// Where the endings of jobs go that name no other place.
-    pub url: Option<String>,
-    /// Private or other special addresses that may be told: ranges, or a host with its
-    /// port.
-    pub allow: Vec<String>,
-}
-
 /// Where traces go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telemetry {
     /// The collector, which speaks OTLP over HTTP.
-    pub otlp: Option<String>,
+    pub otlp: Option<Url>,
     /// What the host is called there.
     pub service_name: String,
 }
@@ -127,7 +122,8 @@ impl Settings {
                     ("serve", key @ "tls-key") => tls.1 = reader.read(key, value, file),
                     ("serve", word) if settings.serve.take(reader, word, value) => {}
                     ("mcp", word) if take_mcp(&mut settings.mcp, reader, word, value) => {}
-                    ("webhooks", word) if settings.webhooks.take(reader, word, value) => {}
+                    ("webhooks", word)
+                        if take_webhooks(&mut settings.webhooks, reader, word, value) => {}
                     ("telemetry", word) if settings.telemetry.take(reader, word, value) => {}
                     (name, word) => reader.unknown(key.span(), word, &of, keys(name)),
                 }
@@ -212,18 +208,35 @@ fn take_mcp(options: &mut mcp::Options, reader: &mut Reader, key: &str, value: &
     true
 }
 
-impl Webhooks {
-    fn take(&mut self, reader: &mut Reader, key: &str, value: &Value<'_>) -> bool {
-        match key {
-            "url" => self.url = reader.read(key, value, url),
-            "allow" => self.allow = texts(reader, key, value, allowed),
-            _ => return false,
-        }
-        true
+fn take_webhooks(
+    options: &mut WebhookOptions,
+    reader: &mut Reader,
+    key: &str,
+    value: &Value<'_>,
+) -> bool {
+    match key {
+        "url" => options.default = reader.read(key, value, url),
+        "allow" => options.allow = texts(reader, key, value, allowed),
+        _ => return false,
     }
+    true
 }
 
 impl Telemetry {
+    /// Returns where traces go: where the environment says, or else where the file does.
+    ///
+    /// # Errors
+    ///
+    /// When the environment names no address of a collector.
+    pub fn options(&self) -> Result<Option<TelemetryOptions>, TelemetryError> {
+        if let Some(said) = TelemetryOptions::from_env()? {
+            return Ok(Some(said));
+        }
+        let Some(otlp) = &self.otlp else { return Ok(None) };
+        let options = TelemetryOptions::new(otlp.as_str())?;
+        Ok(Some(TelemetryOptions { service_name: self.service_name.clone(), ..options }))
+    }
+
     fn take(&mut self, reader: &mut Reader, key: &str, value: &Value<'_>) -> bool {
         match key {
             "otlp" => self.otlp = reader.read(key, value, url),
@@ -307,24 +320,21 @@ fn file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn url(text: &str) -> Result<String, String> {
-    let url = reqwest::Url::parse(text).ok();
-    match url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(format!("`{text}` is no URL of a server; write one such as https://a.example"))
-        }
-    }
+fn url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).ok();
+    let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    url.ok_or_else(|| {
+        format!("`{text}` is no URL of a server; write one such as https://a.example")
+    })
 }
 
-fn allowed(text: &str) -> Result<String, String> {
-    match text.parse::<Range>().is_ok() || text.parse::<Peer>().is_ok() {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
+fn allowed(text: &str) -> Result<Allowed, String> {
+    text.parse().map_err(|_| {
+        format!(
             "`{text}` is neither a range of addresses nor a host with its port; write \
              127.0.0.0/8 or hooks.internal:8443"
-        )),
-    }
+        )
+    })
 }
 
 fn service_name(text: &str) -> Result<String, String> {
@@ -378,12 +388,12 @@ dirs = ["left to the policy"]
                 expose: strings(&["grep", "check*", "*"]),
                 foreground: Duration::from_secs(5),
             },
-            webhooks: Webhooks {
-                url: Some("https://example.com/hook".to_owned()),
-                allow: strings(&["127.0.0.0/8", "hooks.internal:8443"]),
+            webhooks: WebhookOptions {
+                default: Some("https://example.com/hook".parse().unwrap()),
+                allow: ["127.0.0.0/8", "hooks.internal:8443"].map(|it| it.parse().unwrap()).into(),
             },
             telemetry: Telemetry {
-                otlp: Some("http://127.0.0.1:4318".to_owned()),
+                otlp: Some("http://127.0.0.1:4318".parse().unwrap()),
                 service_name: "box".to_owned(),
             },
         };

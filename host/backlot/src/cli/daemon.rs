@@ -48,7 +48,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Listen without TLS at an address that others can reach
-    #[arg(long, alias = "insecure-http")]
+    #[arg(long)]
     pub(crate) allow_plain_http: bool,
     /// How long jobs that run may go on at the end before they are stopped [default: 0s]
     #[arg(long, value_name = "DURATION", value_parser = grace)]

@@ -73,6 +73,7 @@ async fn start(args: Serve, common: &Common) -> Result<Holding, Told> {
     let host = host.map_err(|error| invalid(error.to_string()))?;
     let config = HoldingConfig {
         host: Config { reload: Reload::Watch, ..host },
+        jobs: reach::jobs_config(&folder, &settings)?,
         policy: common.policy_file(),
         mcp: settings.mcp,
         serve: settings.serve,

@@ -30,7 +30,7 @@ mod secret;
 pub use self::{gate::Allowed, secret::WebhookSecret};
 
 /// How webhooks are told.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebhookOptions {
     /// Which servers may be told that are not of the public network.
     pub allow: Vec<Allowed>,

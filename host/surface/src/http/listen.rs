@@ -35,7 +35,7 @@ impl fmt::Display for Warning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0} can be reached by other machines, and nothing would be encrypted: give a certificate with \
-     --tls-cert and --tls-key, or listen at 127.0.0.1, or say --insecure-http if all that can read \
+     --tls-cert and --tls-key, or listen at 127.0.0.1, or say --allow-plain-http if all that can read \
      the network may have the tokens"
 )]
 pub struct BindRefused(pub SocketAddr);
@@ -222,7 +222,7 @@ mod tests {
         for open in ["0.0.0.0:0", "[::]:0"] {
             let refused = listen_tcp(open, false, false).await.unwrap_err();
             assert!(matches!(refused, ListenError::Refused(_)), "{refused}");
-            assert!(refused.to_string().contains("--insecure-http"), "{refused}");
+            assert!(refused.to_string().contains("--allow-plain-http"), "{refused}");
         }
         let bound = listen_tcp("0.0.0.0:0", false, true).await.unwrap();
         let [warning] = &bound.warnings[..] else { panic!("{bound:?}") };

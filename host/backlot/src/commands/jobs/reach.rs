@@ -18,7 +18,7 @@ use crate::{
     holding::{Holding, HoldingConfig, HoldingError},
     jobs::JobsConfig,
     render,
-    telemetry::TelemetryOptions,
+    settings::Settings,
 };
 
 /// How long a host is waited for that holds the folder and does not answer yet, because
@@ -208,10 +208,10 @@ async fn hold(
     let config = common.config_with_policy(INSTANCES);
     let config =
         config.map_err(|error| Held::Told(Told::new(Reason::Invalid, error.to_string())))?;
-    let mut jobs = JobsConfig::new(folder.path());
-    let telemetry = TelemetryOptions::from_env();
-    jobs.telemetry =
-        telemetry.map_err(|error| Held::Told(Told::new(Reason::Invalid, render::chain(&error))))?;
+    let settings = common.settings();
+    let settings =
+        settings.map_err(|error| Held::Told(Told::new(Reason::Invalid, error.to_string())))?;
+    let mut jobs = jobs_config(folder, &settings).map_err(Held::Told)?;
     jobs.manager.starts_waiting = stays == Stays::WhileJobsRun;
     let config = HoldingConfig {
         host: config,
@@ -224,6 +224,19 @@ async fn hold(
         Err(error) if error.is_held() => Err(Held::ByOther(refused(&error))),
         Err(error) => Err(Held::Told(refused(&error))),
     }
+}
+
+/// Returns how jobs are set up in a data folder.
+pub(in crate::commands) fn jobs_config(
+    folder: &DataFolder,
+    settings: &Settings,
+) -> Result<JobsConfig, Told> {
+    let mut jobs = JobsConfig::new(folder.path());
+    jobs.webhooks = settings.webhooks.clone();
+    let telemetry = settings.telemetry.options();
+    jobs.telemetry =
+        telemetry.map_err(|error| Told::new(Reason::Invalid, render::chain(&error)))?;
+    Ok(jobs)
 }
 
 /// Nothing was started.
