@@ -60,6 +60,8 @@ struct Follower {
     after: u64,
     /// Where the job stood when it was looked at last.
     status: Option<Status>,
+    /// What is to be told of that, behind the output before it.
+    stands: Option<Bytes>,
     /// The job as it ended.
     ended: Option<Job>,
     recorded: Signal,
@@ -91,6 +93,7 @@ impl Follower {
             part,
             after,
             status: None,
+            stands: None,
             ended: None,
             recorded,
             changed,
@@ -136,6 +139,9 @@ impl Follower {
                 }
                 self.has_news = false;
             }
+            if let Some(event) = self.stands.take() {
+                return Ok(event);
+            }
             if let Some(job) = &self.ended {
                 let view = JobView::brief(job, None);
                 return Ok(self.last("ended", &view));
@@ -161,16 +167,25 @@ impl Follower {
             Err(error) => return Err(error.into()),
         };
         let status = job.status();
-        let is_news = self.status.replace(status) != Some(status);
+        let before = self.status.replace(status);
+        // All that its runs wrote was recorded before that.
+        self.has_news = true;
         if status.is_terminal() {
-            // All that its runs wrote was recorded before that.
-            self.has_news = true;
+            self.stands = None;
             self.ended = Some(job);
             return Ok(None);
         }
         self.ended = None;
         let event = || stream::one("status", None, &JobView::brief(&job, None));
-        Ok(is_news.then(event))
+        match before {
+            // Whoever has just come is told first where it stands.
+            None => Ok(Some(event())),
+            Some(before) if before == status => Ok(None),
+            Some(_) => {
+                self.stands = Some(event());
+                Ok(None)
+            }
+        }
     }
 
     /// Returns what was recorded behind what was sent, if there is something.
