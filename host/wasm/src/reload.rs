@@ -14,6 +14,7 @@ use std::{
 use backlot_registry::{Catalog as _, Generation, Kind, KindState};
 use futures::future::join_all;
 use tokio::sync::Semaphore;
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use crate::{
     cache::FileStamp,
@@ -42,6 +43,8 @@ struct Inner {
     state: Mutex<State>,
     /// Turns at opening a file.
     turns: Semaphore,
+    /// What the first look has found to be done; closed once that look is over.
+    first: TaskTracker,
 }
 
 #[derive(Default)]
@@ -78,6 +81,8 @@ pub(crate) struct Due {
     plugins: Plugins,
     pub(crate) kind: Kind,
     step: Step,
+    /// Held until it is done, where the first look has found it.
+    _first: Option<TaskTrackerToken>,
 }
 
 /// What became of one step.
@@ -92,7 +97,8 @@ impl Plugins {
     /// Returns the kinds of a folder, none of which is loaded yet.
     pub fn new(folder: PathBuf, engine: Engine, catalog: ComponentCatalog) -> Self {
         let turns = Semaphore::new(AT_A_TIME);
-        Self(Arc::new(Inner { folder, engine, catalog, state: Mutex::default(), turns }))
+        let (state, first) = (Mutex::default(), TaskTracker::new());
+        Self(Arc::new(Inner { folder, engine, catalog, state, turns, first }))
     }
 
     /// Returns the folder.
@@ -113,6 +119,12 @@ impl Plugins {
     /// Says why the folder could not be looked at, if it could not.
     pub fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
+    }
+
+    /// Resolves once the folder was looked at, and all that the first look has found is done:
+    /// each file was loaded, or found wrong. Where nobody looks that is never.
+    pub async fn known(&self) {
+        self.0.first.wait().await;
     }
 
     /// Looks at the folder and takes what has changed, as it is. Resolves when all of
@@ -248,6 +260,18 @@ impl Plugins {
     /// Looks at the folder and decides what is to be done. Tells also whether another
     /// look is to come soon.
     pub(crate) async fn look(&self, look: Look) -> Result<(Vec<Due>, bool), KindError> {
+        let first = (!self.0.first.is_closed()).then(|| self.0.first.token());
+        let found = self.look_as(look, first.as_ref()).await;
+        // A folder that cannot be looked at has no kinds.
+        self.0.first.close();
+        found
+    }
+
+    async fn look_as(
+        &self,
+        look: Look,
+        first: Option<&TaskTrackerToken>,
+    ) -> Result<(Vec<Due>, bool), KindError> {
         let folder = self.0.folder.clone();
         let seen = on_a_thread(move || {
             see(&folder).map_err(|source| KindError::Read { path: folder, source })
@@ -276,7 +300,7 @@ impl Plugins {
                 None => continue,
             }
             if !matches!(step, Step::Settle(_)) {
-                due.push(Due { plugins: self.clone(), kind, step });
+                due.push(Due { plugins: self.clone(), kind, step, _first: first.cloned() });
             }
         }
         Ok((due, is_settling))
@@ -298,7 +322,8 @@ impl Plugins {
             .await?
         };
         self.state().known.insert(kind.clone(), Known::Tried(stamp));
-        let due = Due { plugins: self.clone(), kind: kind.clone(), step: Step::Replace(stamp) };
+        let (plugins, step) = (self.clone(), Step::Replace(stamp));
+        let due = Due { plugins, kind: kind.clone(), step, _first: None };
         let loaded = match opened {
             Ok((opened, manifest)) => opened
                 .load(&self.0.engine, turn.number())
