@@ -5,7 +5,10 @@ use std::{
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -188,6 +191,7 @@ impl Holding {
             asked_to_end: asked_to_end.clone(),
             about: about.clone(),
             warnings: warnings.clone(),
+            looks: AtomicBool::new(host.watching().is_some()),
         };
         let api = Api {
             manager: jobs.manager().clone(),
@@ -461,6 +465,8 @@ struct Side {
     about: HostAbout,
     /// What there is to say of where it listens.
     warnings: Vec<String>,
+    /// Whether somebody looks at the plugin folder, or has.
+    looks: AtomicBool,
 }
 
 impl HostSide for Side {
@@ -477,6 +483,20 @@ impl HostSide for Side {
             reloaded.map_err(|error| Failure::new(Reason::Io, chain(&error)))?;
             Ok(())
         })
+    }
+
+    fn kinds_are_known(&self) -> BoxFuture<'_, ()> {
+        // A host that does not watch the folder knows the kinds that were started so far. It
+        // looks once for whoever wants to know them all; what changes later is for `reload`.
+        if !self.looks.swap(true, Ordering::Relaxed) {
+            let plugins = self.plugins.clone();
+            tokio::spawn(async move {
+                if let Err(error) = plugins.reload().await {
+                    tracing::warn!("the plugin folder was not looked at: {}", chain(&error));
+                }
+            });
+        }
+        Box::pin(self.plugins.known())
     }
 
     fn change_kind(&self, kind: Kind, change: KindChange) -> BoxFuture<'_, Result<(), Failure>> {

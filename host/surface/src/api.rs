@@ -63,6 +63,10 @@ pub trait HostSide: Send + Sync + 'static {
     /// [`Failure`] when the folder cannot be read.
     fn reload(&self) -> BoxFuture<'_, Result<(), Failure>>;
 
+    /// Resolves once the host knows which kinds there are: each file that the plugin folder
+    /// had when it was started is loaded, or found wrong. The catalogue has them then.
+    fn kinds_are_known(&self) -> BoxFuture<'_, ()>;
+
     /// Changes whether, and as which version, tasks of a kind are started.
     ///
     /// # Errors

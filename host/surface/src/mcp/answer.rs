@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     output::{Portion, TEXT_BYTES},
-    tools::line,
+    tools::{line, name_of},
 };
 use crate::{error::Failure, wire::DO_NOT_REDO};
 
@@ -175,14 +175,14 @@ pub(super) fn is_rich(result: &str) -> bool {
 
 /// Returns how a job that goes on in the background is told of to whoever called its kind.
 pub(super) fn promoted(job: &Job) -> Answer {
-    let (id, kind) = (job.id, &job.spec.kind);
+    let (id, tool) = (job.id, name_of(&job.spec.kind));
     let goes_on = match &job.phase {
         Phase::InputRequired { .. } => state(job, None),
         _ => format!("This takes longer, and goes on in the background as task {id}."),
     };
     let text = format!(
         "{goes_on}\nYou are told when it ends, with the answer of a later call: go on with \
-         something else, do not call {kind} again for the same, and do not ask again and again. \
+         something else, do not call {tool} again for the same, and do not ask again and again. \
          If you cannot go on without the result, call task_status with task_id {id} and \
          wait_seconds; task_stop stops it."
     );

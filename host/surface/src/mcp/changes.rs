@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    kinds,
     logging::{self, Level},
     tools,
 };
@@ -88,6 +89,8 @@ impl Watch {
 
     /// Waits until the tools are others; returns whether they are, and not the host gone.
     async fn next(&mut self) -> bool {
+        // One by one, the kinds of a host that was just started would be as many changes.
+        kinds::known(&self.api).await;
         while self.changes.next().await.is_some() {
             let now = tools::offered(&*self.api.catalog, &self.api.mcp, self.may_change);
             if now != self.last {

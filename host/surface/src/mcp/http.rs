@@ -24,7 +24,10 @@ use backlot_registry::Caller;
 use futures::{Stream, StreamExt as _, stream::poll_fn};
 use http_body_util::{BodyExt as _, Limited};
 use rmcp::{
-    model::{ClientJsonRpcMessage, JsonRpcError, ServerJsonRpcMessage},
+    model::{
+        ClientJsonRpcMessage, ClientRequest, ErrorCode, JsonRpcError, JsonRpcMessage,
+        ServerJsonRpcMessage,
+    },
     transport::{
         StreamableHttpServerConfig, StreamableHttpService,
         streamable_http_server::session::{
@@ -65,6 +68,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 const SESSION_ID: &str = "mcp-session-id";
+const REVISION: &str = "mcp-protocol-version";
 
 tokio::task_local! {
     /// Who asks, for what is called in the middle of a request.
@@ -145,7 +149,7 @@ async fn answer(State(front): State<Front>, request: Request) -> Result<Response
         }
     }
     let request = match *request.method() == Method::POST {
-        true => match checked(request).await {
+        true => match checked(request, &front.shared).await {
             Ok(request) => request,
             Err(refused) => return Ok(refused),
         },
@@ -195,7 +199,7 @@ fn is_answer(piece: &[u8]) -> bool {
 }
 
 /// Returns a request whose body is a message, or what is answered to it.
-async fn checked(request: Request) -> Result<Request, Response> {
+async fn checked(request: Request, shared: &Shared) -> Result<Request, Response> {
     let (parts, body) = request.into_parts();
     let is_json = parts.headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
     let is_json = is_json.is_some_and(|it| {
@@ -221,13 +225,28 @@ async fn checked(request: Request) -> Result<Request, Response> {
             return Err(Failure::new(Reason::TooSlow, why).into_response());
         }
     };
-    match message::read(&bytes) {
-        Ok(_) => Ok(Request::from_parts(parts, Body::from(bytes))),
+    let revision = parts.headers.get(REVISION).and_then(|revision| revision.to_str().ok());
+    match message::read(&bytes, revision) {
+        Ok(message) => {
+            if is_call(&message) {
+                // Its headers are held against what the kind asks for.
+                shared.kinds_are_known().await;
+            }
+            Ok(Request::from_parts(parts, Body::from(bytes)))
+        }
         Err(Malformed { id, error }) => {
-            let status = StatusCode::BAD_REQUEST;
+            let status = match error.code {
+                ErrorCode::METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
+                _ => StatusCode::BAD_REQUEST,
+            };
             Err((status, axum::Json(JsonRpcError::new(id, error))).into_response())
         }
     }
+}
+
+fn is_call(message: &ClientJsonRpcMessage) -> bool {
+    let JsonRpcMessage::Request(request) = message else { return false };
+    matches!(&request.request, ClientRequest::CallToolRequest(_))
 }
 
 /// The sessions of the transport, and whose they are.

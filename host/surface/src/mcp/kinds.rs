@@ -1,8 +1,10 @@
 //! Kinds that are tools of their own: called, waited for, and promoted where they take long.
 
+use std::time::Duration;
+
 use backlot_jobs::{How, Job};
-use backlot_registry::Kind;
 use rmcp::{ErrorData, model::CallToolRequestParams};
+use tokio::time::timeout;
 
 use super::{
     answer::{self, Answer},
@@ -10,11 +12,26 @@ use super::{
     foreground::{self, Call, Waited},
     server::{Done, Server, Unanswered, unknown_tool},
     tasks,
-    tools::Offer,
+    tools::{Offer, is_exposed, kind_of},
 };
-use crate::wire::SpawnRequest;
+use crate::{api::Api, wire::SpawnRequest};
 
-/// Calls a kind. Where the client takes tasks, it is given one at once.
+/// How long what is called has to end, or to ask, before a client that takes tasks is given
+/// one: what is quick costs it no second request then, and nobody notices the wait.
+const MOMENT: Duration = Duration::from_millis(150);
+
+/// How long what has to know which kinds there are waits for a host that has just been
+/// started. Kinds whose code is kept are there in well under a second; one that compiles for
+/// longer is told of as a change of the tools, and clients give up after a minute.
+const KNOWN: Duration = Duration::from_secs(10);
+
+/// Waits until the host knows which kinds there are, but not for too long.
+pub(super) async fn known(api: &Api) {
+    // What is there by then is what there is.
+    let _ = timeout(KNOWN, api.host.kinds_are_known()).await;
+}
+
+/// Calls a kind. What takes longer than a moment is a task where the client takes them.
 pub(super) async fn call(
     server: &Server,
     call: &Call,
@@ -23,13 +40,13 @@ pub(super) async fn call(
 ) -> Result<Done, Unanswered> {
     let (api, name) = (server.api(), &*request.name);
     let unknown = || Unanswered::Error(unknown_tool(name));
-    let kind = Kind::new(name).ok().filter(|_| api.mcp.exposes(name)).ok_or_else(unknown)?;
+    let kind = kind_of(name).filter(|kind| is_exposed(kind, &api.mcp)).ok_or_else(unknown)?;
+    server.knows(kind.as_str()).await;
     let view = api.catalog.kind(&kind).ok_or_else(unknown)?;
     let offer = Offer::of(&view).ok_or_else(unknown)?;
-    let job = match &request.request_state {
+    let (job, given) = match &request.request_state {
         Some(state) => {
-            let responses = request.input_responses.as_ref();
-            asking::again(server, call, state, responses, Some(&kind)).await?
+            asking::again(server, call, &request, state, |job| job.spec.kind == kind).await?
         }
         None => {
             let (input, args) = match offer.input(request.arguments.unwrap_or_default()) {
@@ -43,15 +60,17 @@ pub(super) async fn call(
                 traceparent: call.trace.clone(),
                 ..SpawnRequest::default()
             };
-            server.spawn(call, spawn).await?
+            let given = request.input_responses.unwrap_or_default();
+            (server.spawn(call, spawn).await?, given)
         }
     };
-    if takes_tasks {
-        return Ok(Done::Other(tasks::created(server, &job).await.into()));
-    }
-    match foreground::wait(server, call, job.id, api.mcp.foreground).await? {
+    let time = if takes_tasks { MOMENT.min(api.mcp.foreground) } else { api.mcp.foreground };
+    match foreground::wait(server, call, job.id, time, given).await? {
+        Waited::Job(job) if takes_tasks && !job.status().is_terminal() => {
+            Ok(Done::Other(tasks::created(server, &job).await.into()))
+        }
         Waited::Job(job) => told_of(server, call, &job).await,
-        Waited::Ask(job) => match asking::required(&job) {
+        Waited::Ask(job, why) => match asking::required(&job, why.as_deref()) {
             Some(required) => Ok(Done::Other(required.into())),
             None => told_of(server, call, &job).await,
         },

@@ -296,7 +296,7 @@ impl<R: AsyncRead + Send + Unpin> Transport<RoleServer> for Lines<R> {
             };
             let read = match line {
                 Line::Whole(line) if line.trim_ascii().is_empty() => continue,
-                Line::Whole(line) => message::read(line.trim_ascii()),
+                Line::Whole(line) => message::read(line.trim_ascii(), None),
                 Line::TooLong => Err(Malformed {
                     id: None,
                     error: ErrorData::invalid_request(

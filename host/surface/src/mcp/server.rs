@@ -3,6 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use backlot_jobs::{Job, output::Part};
+use backlot_registry::Kind;
 use futures::FutureExt as _;
 #[expect(deprecated, reason = "clients up to 2025-11-25 set a level")]
 use rmcp::model::SetLevelRequestParams;
@@ -61,6 +62,14 @@ impl Shared {
         let told = Told::new(api.manager.clone());
         Self { api, told, closing: CancellationToken::new() }
     }
+
+    /// Waits until the host knows which kinds there are, while it has just been started.
+    pub(super) async fn kinds_are_known(&self) {
+        tokio::select! {
+            () = kinds::known(&self.api) => {}
+            () = self.closing.cancelled() => {}
+        }
+    }
 }
 
 /// A server for one client. Cheap to clone.
@@ -102,6 +111,22 @@ impl Server {
         tokio::select! {
             () = self.0.shared.closing.cancelled() => {}
             () = self.0.gone.cancelled() => {}
+        }
+    }
+
+    /// Waits for that on behalf of this client.
+    pub(super) async fn kinds_are_known(&self) {
+        tokio::select! {
+            () = self.0.shared.kinds_are_known() => {}
+            () = self.0.gone.cancelled() => {}
+        }
+    }
+
+    /// Waits for that unless a kind of that name is there.
+    pub(super) async fn knows(&self, kind: &str) {
+        let kind: Option<Kind> = kind.parse().ok();
+        if kind.is_some_and(|kind| self.api().catalog.kind(&kind).is_none()) {
+            self.kinds_are_known().await;
         }
     }
 
@@ -317,11 +342,19 @@ impl ServerHandler for Server {
         contained(async {
             let tools = match self.asker(&context)?.is_a_job(self.api()).await? {
                 true => Vec::new(),
-                false => self.tools(),
+                false => {
+                    self.kinds_are_known().await;
+                    self.tools()
+                }
             };
             Ok(ListToolsResult::with_all_items(tools))
         })
         .await
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let may_change = self.0.principal.may_change().is_ok();
+        tools::named(&*self.api().catalog, &self.api().mcp, may_change, name)
     }
 
     async fn call_tool(

@@ -80,7 +80,7 @@ pub(super) async fn get(
     let payload = match &job.phase {
         Phase::Queued { .. } | Phase::Working { .. } => TaskPayload::Working,
         Phase::InputRequired { .. } => {
-            TaskPayload::InputRequired { input_requests: asking::requests(&job, &key(&job)) }
+            TaskPayload::InputRequired { input_requests: asking::requests(&job, &key(&job), None) }
         }
         Phase::Ended { ended, .. } => {
             let mut receipt = server.receipt(call);
@@ -140,8 +140,12 @@ fn failed(why: &str) -> JsonObject {
 
 /// Names the question of a job among those that it ever asks.
 fn key(job: &Job) -> String {
-    let run = asking::asked_by(job);
-    run.map_or_else(String::new, |run| format!("answer-{run}"))
+    match &job.phase {
+        Phase::InputRequired { question, last } => {
+            format!("{}-{}", asking::key(question), last.id)
+        }
+        _ => String::new(),
+    }
 }
 
 /// Answers `tasks/update`: hands the person's answer to the job. What answers nothing that

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use backlot_jobs::{DeliveryId, Job, JobId, Manager, message};
+use backlot_jobs::{DeliveryId, Job, JobId, Manager, message, output::Part};
 use backlot_registry::SessionId;
 use rmcp::model::Extensions;
 use tokio_util::task::TaskTracker;
@@ -38,14 +38,17 @@ struct Inner {
 struct State {
     /// The endings in answers that are under way, or being settled.
     under_way: HashSet<DeliveryId>,
-    /// Up to where output was told, by whom it was told to and the job.
-    places: HashMap<(SessionId, JobId), u64>,
+    /// Up to where what a job puts out was told.
+    places: HashMap<Whose, u64>,
     /// The same, in the order in which they came.
-    order: VecDeque<(SessionId, JobId)>,
+    order: VecDeque<Whose>,
 }
 
+/// To whom, and of which part of which job.
+type Whose = (SessionId, JobId, Part);
+
 impl State {
-    fn move_place(&mut self, whose: (SessionId, JobId), to: u64) {
+    fn move_place(&mut self, whose: Whose, to: u64) {
         if self.places.insert(whose.clone(), to).is_some() {
             return;
         }
@@ -68,9 +71,14 @@ impl Told {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns up to where the output of a job was told to a session.
-    pub(super) fn place(&self, session: &SessionId, job: JobId) -> u64 {
-        self.state().places.get(&(session.clone(), job)).copied().unwrap_or_default()
+    /// Returns up to where a part of what a job puts out was told to a session.
+    pub(super) fn place(&self, session: &SessionId, job: JobId, part: Part) -> u64 {
+        self.state().places.get(&(session.clone(), job, part)).copied().unwrap_or_default()
+    }
+
+    /// Notes up to where it was told.
+    pub(super) fn move_place(&self, session: &SessionId, job: JobId, part: Part, to: u64) {
+        self.state().move_place((session.clone(), job, part), to);
     }
 
     /// Waits until what was told is written down. Nothing more is told then.
@@ -192,7 +200,7 @@ impl Handover {
         }
         for receipt in &receipts {
             if let (Some(session), Some((job, to))) = (&receipt.session, receipt.place) {
-                receipt.told.state().move_place((session.clone(), job), to);
+                receipt.told.move_place(session, job, Part::Output, to);
             }
         }
         // It is written whatever becomes of the connection.
@@ -216,7 +224,8 @@ mod tests {
     #[test]
     fn the_oldest_places_are_forgotten() {
         let mut state = State::default();
-        let whose = |at: usize| (SessionId::from("chat"), JobId::from_bits(at as u128));
+        let job = |at: usize| JobId::from_bits(at as u128);
+        let whose = |at| (SessionId::from("chat"), job(at), Part::Output);
         for at in 0..PLACES + 3 {
             state.move_place(whose(at), 1);
             state.move_place(whose(at), 2);

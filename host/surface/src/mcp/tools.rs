@@ -1,6 +1,9 @@
 //! The tools that there are, as models read of them.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{
+    fmt::Write as _,
+    sync::{Arc, Once},
+};
 
 use backlot_registry::{Catalog, Form, Kind, KindDescriptor, KindState, KindView};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
@@ -46,10 +49,39 @@ impl Verb {
         }
     }
 
-    /// Returns the verb of that name. No kind has such a name: kinds have no underscores.
+    /// Returns the verb of that name.
     pub(super) fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|verb| verb.name() == name)
     }
+}
+
+/// Returns what a kind is called as a tool. Every client takes an underscore in such a name,
+/// and the verbs have them too. No kind has an underscore, so each name stands for one kind.
+pub(super) fn name_of(kind: &Kind) -> String {
+    kind.as_str().replace('-', "_")
+}
+
+/// Returns the kind that a tool of its own is called for.
+pub(super) fn kind_of(tool: &str) -> Option<Kind> {
+    if tool.contains('-') || Verb::of(tool).is_some() {
+        return None;
+    }
+    Kind::new(&tool.replace('_', "-")).ok()
+}
+
+/// Tells whether a kind is a tool of its own.
+pub(super) fn is_exposed(kind: &Kind, options: &Options) -> bool {
+    /// One for each verb: lists are asked for often, and it stays as it is.
+    static TOLD: [Once; Verb::ALL.len()] = [const { Once::new() }; Verb::ALL.len()];
+    if !options.exposes(kind.as_str()) {
+        return false;
+    }
+    let Some(verb) = Verb::of(&name_of(kind)) else { return true };
+    TOLD[verb as usize].call_once(|| {
+        let name = verb.name();
+        tracing::warn!(%kind, "this kind is not listed as a tool: {name} is another one");
+    });
+    false
 }
 
 /// Returns the tools: the verbs, and the kinds that are exposed. Who may only look has the
@@ -61,9 +93,23 @@ pub(super) fn offered(catalog: &dyn Catalog, options: &Options, may_change: bool
     let kinds = catalog.kinds();
     let kinds: Vec<_> = kinds.iter().filter_map(Offer::of).collect();
     let mut tools = vec![spawn(&kinds), status(), retry(), stop()];
-    let exposed = kinds.iter().filter(|offer| options.exposes(offer.kind.as_str()));
+    let exposed = kinds.iter().filter(|offer| is_exposed(offer.kind, options));
     tools.extend(exposed.map(|offer| offer.tool(options)));
     tools
+}
+
+/// Returns the tool of that name.
+pub(super) fn named(
+    catalog: &dyn Catalog,
+    options: &Options,
+    may_change: bool,
+    name: &str,
+) -> Option<Tool> {
+    if Verb::of(name).is_some() {
+        return offered(catalog, options, may_change).into_iter().find(|tool| tool.name == name);
+    }
+    let kind = kind_of(name).filter(|kind| may_change && is_exposed(kind, options))?;
+    Some(Offer::of(&catalog.kind(&kind)?)?.tool(options))
 }
 
 /// A kind that can be started now.
@@ -100,7 +146,7 @@ impl<'a> Offer<'a> {
             line(&self.descriptor.summary, SUMMARY * 4)
         );
         let schema = self.schema().map_or_else(|| object(self.wrapped(), &[]), Arc::new);
-        Tool::new(self.kind.to_string(), description, schema)
+        Tool::new(name_of(self.kind), description, schema)
             .with_title(self.kind.to_string())
             .with_annotations(ToolAnnotations::with_title(self.kind.as_str()))
     }
@@ -150,7 +196,8 @@ impl<'a> Offer<'a> {
                 }
                 (name, _) => {
                     let known = if self.is_program { "`args` and `input`" } else { "`input`" };
-                    return Err(format!("there is no `{name}`: {} takes {known}", self.kind));
+                    let tool = name_of(self.kind);
+                    return Err(format!("there is no `{name}`: {tool} takes {known}"));
                 }
             }
         }
@@ -463,6 +510,23 @@ mod tests {
     }
 
     #[test]
+    fn a_kind_has_one_name_as_a_tool_and_none_has_that_of_a_verb() {
+        let kind = |name: &str| Kind::new(name).unwrap();
+        assert_eq!(name_of(&kind("find-all-2")), "find_all_2");
+        assert_eq!(kind_of("find_all_2"), Some(kind("find-all-2")));
+        for name in ["find-all", "find__all", "_find", "Find", "", "spawn_task"] {
+            assert_eq!(kind_of(name), None, "{name}");
+        }
+        let every = Options { expose: vec!["*".to_owned()], ..Options::default() };
+        let shelf = Shelf(vec![view("task-stop", "", None), view("task-go", "", None)]);
+        let tools = offered(&shelf, &every, true);
+        let names: Vec<_> = tools.iter().map(|tool| &*tool.name).collect();
+        assert_eq!(names, ["spawn_task", "task_status", "task_retry", "task_stop", "task_go"]);
+        // It can be started all the same.
+        assert_eq!(tools[0].input_schema["properties"]["kind"]["enum"][0], "task-stop");
+    }
+
+    #[test]
     fn many_kinds_are_told_of_within_bounds() {
         let shelf = |count: usize| {
             let schema = format!(r#"{{"description":"{}"}}"#, "s".repeat(4_000));
@@ -496,7 +560,7 @@ mod tests {
     #[test]
     fn what_an_input_is_made_of() {
         let input = |schema: Option<&str>, arguments: Value| {
-            let view = view("a", "", schema);
+            let view = view("a-b", "", schema);
             let arguments = arguments.as_object().cloned().unwrap();
             Offer::of(&view).unwrap().input(arguments).map(|(input, _)| input)
         };
@@ -508,7 +572,7 @@ mod tests {
         assert_eq!(input(list, json!({"input": [1]})), Ok("[1]".into()));
         assert_eq!(
             input(None, json!({"args": []})),
-            Err("there is no `args`: a takes `input`".into())
+            Err("there is no `args`: a_b takes `input`".into())
         );
         // One that cannot be read is none.
         assert_eq!(input(Some("{"), json!({"input": "text"})), Ok("text".into()));

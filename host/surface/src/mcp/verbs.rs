@@ -32,29 +32,30 @@ pub(super) async fn spawn(
     call: &Call,
     request: CallToolRequestParams,
 ) -> Result<Done, Unanswered> {
-    let (job, wait) = match &request.request_state {
+    let (job, given, wait) = match &request.request_state {
         // The task is there already, and has asked something.
         Some(state) => {
-            let job =
-                asking::again(server, call, state, request.input_responses.as_ref(), None).await?;
+            let (job, given) = asking::again(server, call, &request, state, |_| true).await?;
             let asked: Option<SpawnArguments> = read(Verb::Spawn, &request).ok();
-            (job, arguments::wait(asked.and_then(|asked| asked.wait_seconds)))
+            (job, given, arguments::wait(asked.and_then(|asked| asked.wait_seconds)))
         }
         None => {
             let asked: SpawnArguments = read(Verb::Spawn, &request)?;
             let wait = arguments::wait(asked.wait_seconds);
             let kind = asked.kind.clone();
+            server.knows(&kind).await;
             let spawned = match spawn_request(asked, call) {
                 Ok(request) => server.spawn(call, request).await,
                 Err(failure) => Err(failure),
             };
-            (spawned.map_err(|failure| with_schema(server, &kind, failure))?, wait)
+            let job = spawned.map_err(|failure| with_schema(server, &kind, failure))?;
+            (job, request.input_responses.unwrap_or_default(), wait)
         }
     };
-    let waited = match wait.is_zero() {
+    let waited = match wait.is_zero() && given.is_empty() {
         // It may have ended all the same.
         true => Waited::Job(Box::new(job)),
-        false => foreground::wait(server, call, job.id, wait).await?,
+        false => foreground::wait(server, call, job.id, wait, given).await?,
     };
     answered(server, call, waited, async |job| {
         Ok(match job.status().is_terminal() {
@@ -125,16 +126,17 @@ pub(super) async fn status(
         return Ok(Done::new(server, call, answer));
     };
     let id = server.api().manager.find(digits, &call.asker.caller).await.map_err(Failure::from)?;
-    if let Some(state) = &request.request_state {
-        asking::again(server, call, state, request.input_responses.as_ref(), None).await?;
-    }
+    let given = match &request.request_state {
+        Some(state) => asking::again(server, call, &request, state, |job| job.id == id).await?.1,
+        None => request.input_responses.unwrap_or_default(),
+    };
     let wait = arguments::wait(asked.wait_seconds);
-    let waited = match wait.is_zero() {
+    let waited = match wait.is_zero() && given.is_empty() {
         true => {
             let job = server.api().manager.get(id, &call.asker.caller).await;
             Waited::Job(Box::new(job.map_err(Failure::from)?))
         }
-        false => foreground::wait(server, call, id, wait).await?,
+        false => foreground::wait(server, call, id, wait, given).await?,
     };
     let job = match waited {
         Waited::Job(job) => job,
@@ -164,9 +166,9 @@ async fn look(
     let is_over = job.status().is_terminal();
     if output::is_stream(&*api.catalog, job) {
         // Who looks on has no place of its own.
-        let last = call.asker.owed().map(|session| server.told().place(session, job.id));
-        let from = after.or(last).unwrap_or_default();
         let (folder, part) = (&api.folder, Part::Output);
+        let last = call.asker.owed().map(|session| server.told().place(session, job.id, part));
+        let from = after.or(last).unwrap_or_default();
         let portion = output::recorded(folder, job.id, part, from, NEW_BYTES, is_over).await?;
         if !portion.text.is_empty() || from > 0 || !is_over {
             if after.is_none() {
@@ -279,7 +281,7 @@ async fn answered(
 ) -> Result<Done, Unanswered> {
     let job = match waited {
         Waited::Job(job) => job,
-        Waited::Ask(job) => match asking::required(&job) {
+        Waited::Ask(job, why) => match asking::required(&job, why.as_deref()) {
             Some(required) => return Ok(Done::Other(CallToolResponse::from(required))),
             None => job,
         },

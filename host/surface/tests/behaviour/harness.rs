@@ -293,6 +293,8 @@ pub(crate) struct Script {
     pub(crate) requests: Mutex<Vec<SpawnRequest>>,
     /// Holds drains back until it is notified, where there is one.
     pub(crate) drained: Mutex<Option<Arc<Notify>>>,
+    /// Has the kinds be known only once it is notified, where there is one.
+    pub(crate) loading: Mutex<Option<Arc<Notify>>>,
     /// Holds spawns back until it is notified, where there is one.
     pub(crate) gate: Mutex<Option<Arc<Notify>>>,
 }
@@ -491,6 +493,15 @@ impl HostSide for Side {
 
     fn reload(&self) -> BoxFuture<'_, Result<(), Failure>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn kinds_are_known(&self) -> BoxFuture<'_, ()> {
+        let loading = self.script.loading.lock().unwrap().clone();
+        Box::pin(async move {
+            if let Some(loading) = loading {
+                loading.notified().await;
+            }
+        })
     }
 
     fn change_kind(&self, kind: Kind, change: KindChange) -> BoxFuture<'_, Result<(), Failure>> {

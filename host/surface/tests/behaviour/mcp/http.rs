@@ -1,6 +1,6 @@
 //! Over HTTP: sessions of the transport, streams, and what comes of a client that goes away.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::AsyncWriteExt as _,
     net::{UnixListener, UnixStream},
-    sync::watch,
+    sync::{Notify, watch},
     time::timeout,
 };
 
@@ -246,6 +246,63 @@ async fn what_is_no_message_is_answered_with_why() {
     assert_eq!(send(json, message(4, "tools/list", &json!({}))).await.0, 400);
     let put = site.send(&ann(), request("PUT", &[], "")).await;
     assert_eq!(put.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn a_method_that_a_revision_has_no_more_is_not_there() {
+    let host = Host::start().await;
+    let site = Site::of(&host.api);
+    let meta = json!({"_meta": meta_2026(&json!({}))});
+    for method in ["initialize", "ping", "logging/setLevel", "no/such"] {
+        let headers = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", method)];
+        let response =
+            site.send(&ann(), request("POST", &headers, message(7, method, &meta))).await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{method}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let error: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&error["id"], &error["error"]["code"]), (&json!(7), &json!(-32601)));
+    }
+}
+
+#[tokio::test]
+async fn headers_are_held_against_the_arguments_that_a_kind_has_in_them() {
+    let host = Host::start().await;
+    let schema = json!({
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+    });
+    let loading = Arc::new(Notify::new());
+    *host.script.loading.lock().unwrap() = Some(loading.clone());
+    let site = Site::of(&exposing(&host, &["*"]));
+    let call = async |region: &'static str| {
+        let params = json!({
+            "name": "grep_all",
+            "arguments": {"region": "north"},
+            "_meta": meta_2026(&json!({})),
+        });
+        let headers = [
+            ("mcp-protocol-version", "2026-07-28"),
+            ("mcp-method", "tools/call"),
+            ("mcp-name", "grep_all"),
+            ("mcp-param-region", region),
+        ];
+        let call = message(3, "tools/call", &params);
+        site.send(&ann(), request("POST", &headers, call)).await
+    };
+    // Also of a kind that is still being loaded.
+    let (refused, ()) = tokio::join!(call("south"), async {
+        until("it waits", || Arc::strong_count(&loading) == 3).await;
+        let kinds = vec![kind("grep-all", Some(&schema.to_string()), Form::Final)];
+        set_kinds(&host, kinds);
+        *host.script.loading.lock().unwrap() = None;
+        loading.notify_waiters();
+    });
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let (response, ()) = tokio::join!(call("north"), async {
+        until("it was launched", || host.script.under_way() == 1).await;
+        host.script.end(host.script.only(), RunEnding::Completed, "done");
+    });
+    assert_eq!(text(&answer(response, 3).await["result"]), "done");
 }
 
 #[tokio::test(start_paused = true)]

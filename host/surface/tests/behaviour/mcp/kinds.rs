@@ -1,11 +1,12 @@
 //! Kinds that are tools of their own.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use backlot_jobs::{RunEnding, output::Stream};
 use backlot_registry::{Form, KindState};
 use backlot_surface::Principal;
 use serde_json::{Value, json};
+use tokio::{sync::Notify, time::Instant};
 
 use super::client::{Wire, exposing, kind, owes, set_kinds, task_of, text, texts, without};
 use crate::harness::{Host, until};
@@ -47,7 +48,7 @@ async fn a_kind_is_a_tool_with_its_own_schema() {
     .await;
     let tools = wire.tools().await;
     let names: Vec<_> = tools[4..].iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["grep", "grep-list", "tool"]);
+    assert_eq!(names, ["grep", "grep_list", "tool"]);
     let schema = |place: usize| tools[place]["inputSchema"].clone();
     assert_eq!(schema(4), serde_json::from_str::<Value>(SCHEMA).unwrap());
     assert_eq!(schema(5)["additionalProperties"], false);
@@ -67,10 +68,10 @@ async fn a_kind_is_a_tool_with_its_own_schema() {
     wire.request("tools/call", params).await;
     until("it was launched", || host.script.under_way() == 1).await;
     assert_eq!(input(1), ("text".to_owned(), vec!["-v".to_owned()]));
-    let wrong = wire.call("grep-list", json!({"pattern": 1})).await;
+    let wrong = wire.call("grep_list", json!({"pattern": 1})).await;
     assert_eq!(wrong["isError"], true);
-    assert_eq!(text(&wrong), "there is no `pattern`: grep-list takes `input`");
-    for name in ["hidden", "grep-broken", "grep-none", "Grep"] {
+    assert_eq!(text(&wrong), "there is no `pattern`: grep_list takes `input`");
+    for name in ["hidden", "grep_broken", "grep_none", "grep-list", "Grep"] {
         let refused = wire.ask("tools/call", json!({"name": name})).await;
         assert_eq!(refused["error"]["code"], -32602, "{name}");
     }
@@ -171,7 +172,7 @@ async fn what_takes_longer_goes_on_in_the_background() {
     let host = Host::start().await;
     set_kinds(&host, vec![kind("grep", Some(SCHEMA), Form::Final)]);
     let mut wire = Wire::user(&exposing(&host, &["*"])).await;
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let promoted = wire.call("grep", json!({"pattern": "x"})).await;
     assert_eq!(begun.elapsed(), Duration::from_secs(20));
     assert_eq!(promoted["isError"], false);
@@ -210,10 +211,21 @@ async fn how_far_it_is_and_what_it_logs_is_told_meanwhile() {
     assert_eq!(log["method"], "notifications/message");
     assert_eq!(
         (&log["params"]["level"], &log["params"]["data"]),
-        (&json!("info"), &json!("a line\n"))
+        (&json!("info"), &json!("a line"))
     );
+    // What comes last is told before the answer: line by line, once each, the last as it is.
+    host.record(job, Stream::Log, b"two\n\nthree\nfo");
+    host.record(job, Stream::Log, b"ur");
     host.script.end(job, RunEnding::Completed, "done");
     assert_eq!(text(&wire.answer(id).await["result"]), "done");
+    let logger = json!(format!("task {}", job.short()));
+    let lines = wire.heard.iter().filter(|it| it["params"]["logger"] == logger);
+    let lines: Vec<_> = lines.map(|it| it["params"]["data"].clone()).collect();
+    assert_eq!(lines, ["two", "three", "four"]);
+    wire.heard.clear();
+    let look = json!({"name": "task_status", "arguments": {"task_id": job, "wait_seconds": 9}});
+    wire.ask("tools/call", look).await;
+    assert!(wire.heard.is_empty(), "{:?}", wire.heard);
     // What is told besides that it has ended settles nothing; the answer did.
     owes(&host, "chat", 0).await;
 }
@@ -354,15 +366,19 @@ async fn a_person_is_asked_in_the_middle_of_a_call() {
     elicited(&mut wire, json!({"action": "decline"})).await;
     let answer = wire.answer(id).await["result"].clone();
     assert!(text(&answer).contains("The person is asked: go on?"), "{answer}");
-    // What does not fit is told, and the question stays.
+    // What does not fit is told, and asked for again.
     let look = json!({"task_id": task_of(&answer), "wait_seconds": 9});
     let id = wire.request("tools/call", json!({"name": "task_status", "arguments": look})).await;
     elicited(&mut wire, json!({"action": "accept", "content": {"answer": 7}})).await;
-    let refused = wire.answer(id).await["result"].clone();
+    let asked = elicited(&mut wire, json!({"action": "accept"})).await;
     assert_eq!(
-        text(&refused),
-        "the answer does not fit: no boolean (answer as the question's schema says)"
+        asked["message"],
+        "ask (ask) asks: go on?\n\nIt is asked again: the answer does not fit: no boolean"
     );
+    elicited(&mut wire, json!({"action": "accept", "content": {"answer": true}})).await;
+    until("it goes on", || host.script.under_way() == 1).await;
+    host.script.end(host.script.only(), RunEnding::Completed, "went on");
+    assert!(text(&wire.answer(id).await["result"]).ends_with("\nResult:\nwent on"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -388,10 +404,42 @@ async fn a_person_is_asked_by_the_answer_to_a_call() {
             "inputResponses": {"answer": {"action": "accept", "content": content}},
         })
     };
-    let refused = wire.ask("tools/call", again("ask", json!({"answer": 7}))).await;
-    assert!(text(&refused["result"]).starts_with("the answer does not fit"), "{refused}");
-    let foreign = wire.ask("tools/call", again("other", json!({"answer": true}))).await;
-    assert_eq!(text(&foreign["result"]), "there is no call that this goes on with");
+    // What does not fit is told, and asked for again, as is what was not answered.
+    let unfit = wire.ask("tools/call", again("ask", json!({"answer": 7}))).await["result"].clone();
+    assert_eq!(unfit["requestState"], state, "{unfit}");
+    let told = unfit["inputRequests"]["answer"]["params"]["message"].as_str().unwrap();
+    assert!(told.ends_with("asked again: the answer does not fit: no boolean"), "{told}");
+    for responses in [json!({}), json!({"other": {"action": "accept"}}), json!({"answer": 12345})] {
+        let mut call = again("ask", json!({}));
+        call["inputResponses"] = responses;
+        let asked = wire.ask("tools/call", call).await["result"].clone();
+        assert_eq!(asked["resultType"], "input_required", "{asked}");
+    }
+    // Who declines is not asked at once again, and the question stays.
+    let mut declined = again("ask", json!({}));
+    declined["inputResponses"]["answer"] = json!({"action": "decline"});
+    let declined = wire.ask("tools/call", declined).await["result"].clone();
+    assert!(text(&declined).contains("The person is asked: go on?"), "{declined}");
+    // A state is taken to the letter, and for the call that it was given out to.
+    let refuse = |answer: &Value| {
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        let why = "there is no call that this `requestState` goes on with";
+        assert_eq!(answer["error"]["message"], why);
+    };
+    refuse(&wire.ask("tools/call", again("other", json!({"answer": true}))).await);
+    let given_out = state.as_str().unwrap();
+    let (id, run) = given_out.split_once('.').unwrap();
+    for odd in [
+        format!("{given_out}-TAMPERED"),
+        format!("{id}.{}", "0".repeat(run.len())),
+        format!("{}.{run}", id.to_uppercase()),
+        id.to_owned(),
+        String::new(),
+    ] {
+        let mut call = again("ask", json!({"answer": true}));
+        call["requestState"] = json!(odd);
+        refuse(&wire.ask("tools/call", call).await);
+    }
     assert_eq!(host.script.under_way(), 0);
     let id = wire.request("tools/call", again("ask", json!({"answer": false}))).await;
     until("it goes on", || host.script.under_way() == 1).await;
@@ -401,6 +449,56 @@ async fn a_person_is_asked_by_the_answer_to_a_call() {
     assert_eq!(host.script.requests.lock().unwrap().len(), 1);
     let mut bob = Wire::connect(&exposing(&host, &["*"]), Principal::user("bob", "other".into()));
     bob.meta = wire.meta.clone();
-    let stolen = bob.ask("tools/call", again("ask", json!({"answer": true}))).await;
-    assert_eq!(text(&stolen["result"]), "there is no call that this goes on with");
+    refuse(&bob.ask("tools/call", again("ask", json!({"answer": true}))).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_answered_before_it_is_asked_is_taken_once() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("ask", None, Form::Final)]);
+    let mut wire = Wire::user_2026(&exposing(&host, &["*"]), &json!({"elicitation": {"form": {}}}));
+    let params = json!({
+        "name": "ask",
+        "inputResponses": {
+            "answer": {"action": "accept", "content": {"answer": true}},
+            "nobody": {"action": "accept", "content": {}},
+        },
+    });
+    let id = wire.request("tools/call", params).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    let job = host.script.only();
+    host.script.end(job, RunEnding::Completed, "");
+    until("it goes on", || host.script.under_way() == 1).await;
+    host.script.end(job, RunEnding::Completed, "went on");
+    assert_eq!(text(&wire.answer(id).await["result"]), "went on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_was_just_started_is_waited_for() {
+    let host = Host::start().await;
+    let loading = Arc::new(Notify::new());
+    *host.script.loading.lock().unwrap() = Some(loading.clone());
+    let mut wire = Wire::user_2026(&exposing(&host, &["*"]), &json!({}));
+    let begun = Instant::now();
+    let listing = wire.request("tools/list", json!({})).await;
+    let calling = wire.request("tools/call", json!({"name": "grep_all"})).await;
+    let (name, arguments) = ("spawn_task", json!({"kind": "other"}));
+    let spawning = wire.request("tools/call", json!({"name": name, "arguments": arguments})).await;
+    // What has to do with no kind is answered.
+    assert!(text(&wire.call("task_status", json!({})).await).starts_with("There are no tasks"));
+    set_kinds(&host, vec![kind("grep-all", None, Form::Final), kind("other", None, Form::Final)]);
+    loading.notify_waiters();
+    let listed = wire.answer(listing).await["result"]["tools"].clone();
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|it| it["name"].clone()).collect();
+    assert_eq!(names[4..], ["grep_all", "other"]);
+    assert!(wire.answer(spawning).await["result"]["content"].is_array());
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    until("it was launched", || host.script.under_way() == 2).await;
+    wire.notify("notifications/cancelled", json!({"requestId": calling})).await;
+    // Not for ever: what is there is what there is.
+    let begun = Instant::now();
+    assert_eq!(wire.tools().await.len(), 6);
+    assert_eq!(begun.elapsed(), Duration::from_secs(10));
+    let unknown = wire.ask("tools/call", json!({"name": "none"})).await;
+    assert_eq!(unknown["error"]["code"], -32602);
 }

@@ -56,6 +56,37 @@ async fn a_call_is_a_task_from_its_beginning_to_its_result() {
     assert_eq!(texts(&wire.call("task_status", json!({})).await).len(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_ends_or_asks_within_a_moment_is_no_task() {
+    let host = Host::start().await;
+    set_kinds(&host, vec![kind("park", None, Form::Final), kind("ask", None, Form::Final)]);
+    let mut capabilities = with_tasks();
+    capabilities["elicitation"] = json!({});
+    let mut wire = Wire::user_2026(&exposing(&host, &["*"]), &capabilities);
+    let id = wire.request("tools/call", json!({"name": "park"})).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    host.script.end(host.script.only(), RunEnding::Completed, "done");
+    assert_eq!(text(&wire.answer(id).await["result"]), "done");
+    // What asks is answered with the question, and what then takes longer with a task.
+    let id = wire.request("tools/call", json!({"name": "ask"})).await;
+    until("it was launched", || host.script.under_way() == 1).await;
+    let job = host.script.only();
+    host.script.end(job, RunEnding::Completed, "");
+    let asked = wire.answer(id).await["result"].clone();
+    assert_eq!(asked["resultType"], "input_required");
+    let again = json!({
+        "name": "ask",
+        "requestState": asked["requestState"],
+        "inputResponses": {"answer": {"action": "accept", "content": {"answer": true}}},
+    });
+    let begun = tokio::time::Instant::now();
+    let created = wire.ask("tools/call", again).await["result"].clone();
+    assert_eq!(begun.elapsed().as_millis(), 150);
+    assert_eq!((&created["resultType"], &created["status"]), (&json!("task"), &json!("working")));
+    assert_eq!(created["taskId"], format!("{job}.0"));
+    assert_eq!(created.get("requestState"), None);
+}
+
 #[tokio::test]
 async fn a_retry_is_another_task_and_the_first_stays_as_it_ended() {
     let host = Host::start().await;
