@@ -704,6 +704,9 @@ fn log_to(stderr: &Writer, verbose: u8) {
         1 => "warn,backlot=info,backlot_registry=info,backlot_wasm=info",
         _ => "warn,backlot=debug,backlot_registry=debug,backlot_wasm=debug",
     };
+    // What the library for MCP tells of connections that end is told of each that does, and is
+    // none of the operator's concern.
+    let default = format!("{default},rmcp=off");
     let filter = EnvFilter::try_from_env("BACKLOT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let plain = env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
     let stderr = stderr.clone();
