@@ -62,6 +62,11 @@ export const excused = {
       "sep-2549-resources-list-caching-hints": resources,
       "sep-2549-resources-templates-list-caching-hints": resources,
     },
+    "tasks-lifecycle": {
+      "sep-2663-tasks-get-status-failed":
+        "work that traps has failed like any other work, which is for the model to read: " +
+        "`failed` is what the host could not do",
+    },
     "tasks-mrtr-input": {
       "tasks-mrtr-partial-fulfillment": "a job asks one question at a time",
     },
