@@ -78,10 +78,13 @@ lint: setup
 # Measure with optimised builds, print figures beside their targets, and compare with the run before
 bench: plugins
     cargo build --quiet {{ guest }} {{ fixtures }}
+    @# Some measure the real program.
+    cargo build --quiet --release {{ host }}
     @# With backtraces every error costs more, and some are made on the way.
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-tests
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-registry --bench costs
     RUST_BACKTRACE=0 cargo bench --quiet -p backlot-jobs --bench store --bench manager
+    RUST_BACKTRACE=0 cargo bench --quiet -p backlot-surface --bench http
 
 # Kill a host in the middle of random work over and over, and check that nothing it acknowledged is lost
 soak rounds="1000": plugins
