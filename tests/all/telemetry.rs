@@ -11,7 +11,7 @@ use std::{
 };
 
 use backlot::{
-    Config, Holding, Host, Jobs, JobsConfig, TelemetryOptions,
+    Config, Holding, HoldingConfig, Host, Jobs, JobsConfig, TelemetryOptions,
     backlot_jobs::{Hand, Job, JobId, Run, Spawn, Status},
     registry::{Caller, Kind, SurfaceGuard},
 };
@@ -308,9 +308,10 @@ async fn a_collector_that_is_down_or_never_answers_costs_no_job_anything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_measures_its_tasks_and_what_they_write() {
     let data = TempDir::new().unwrap();
-    let config =
+    let host =
         Config { plugins: kinds(), instances: Some(64), cache: Some(cache()), ..Config::default() };
-    let holding = Holding::start(config, JobsConfig::new(data.path()), None, "test").await.unwrap();
+    let config = HoldingConfig { host, ..HoldingConfig::new(data.path(), "test") };
+    let holding = Holding::start(config).await.unwrap();
     let manager = holding.jobs().manager();
     manager.open_session("me".into()).await.unwrap();
     let ticker = Kind::new("ticker").unwrap();

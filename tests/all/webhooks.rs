@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use backlot::{Config, Holding, JobsConfig, WebhookOptions, WebhookSecret};
+use backlot::{Config, Holding, HoldingConfig, JobsConfig, WebhookOptions, WebhookSecret};
 use backlot_tests::{Data, cache, kinds};
 use serde_json::{Value, json};
 
@@ -91,7 +91,7 @@ fn a_webhook_is_told_by_the_next_host_what_this_one_may_not_tell() {
     holder.kill();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let holding = runtime.block_on(async {
-        let config = Config {
+        let host = Config {
             plugins: kinds(),
             instances: Some(8),
             cache: Some(cache()),
@@ -100,7 +100,8 @@ fn a_webhook_is_told_by_the_next_host_what_this_one_may_not_tell() {
         let allow = vec!["127.0.0.0/8".parse().unwrap()];
         let webhooks = WebhookOptions { allow, default: None };
         let jobs = JobsConfig { webhooks, ..JobsConfig::new(data.folder().path()) };
-        Holding::start(config, jobs, None, "test").await.unwrap()
+        let new = HoldingConfig::new(data.folder().path(), "test");
+        Holding::start(HoldingConfig { host, jobs, ..new }).await.unwrap()
     });
     let told = heard.recv_timeout(PATIENCE).unwrap();
     assert!(told.head.starts_with("POST /told HTTP/1.1\r\n"), "{}", told.head);
