@@ -7,7 +7,7 @@ use backlot_surface::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Ended, Process, files};
+use crate::{Ended, Process, Site, files};
 
 /// A data folder, and the plugin folder of whoever works with it.
 pub struct Data {
@@ -72,6 +72,48 @@ impl Data {
         let line = host.line();
         assert!(line.starts_with(r#"{"event":"serving""#), "it does not serve: {line}");
         host
+    }
+
+    /// Starts a host on it that stays and listens at a free port, and returns it with where
+    /// it is asked by the operator.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn serve_at_a_port(&self, args: &[&str]) -> (Process, Site) {
+        self.serve_at_a_port_with(args, |_| {})
+    }
+
+    /// Starts a host as by [`Data::serve_at_a_port`], with what `change` makes of the command.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn serve_at_a_port_with(
+        &self,
+        args: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> (Process, Site) {
+        let all = ["serve", "--json", "--listen", "127.0.0.1:0"];
+        let mut host = self.start_with(all.iter().chain(args), change);
+        let line = host.line();
+        let serving: Value = serde_json::from_str(&line).expect("events are JSON");
+        let address = serving["host"]["addresses"][0].as_str().and_then(|it| it.split("//").nth(1));
+        let address = address.and_then(|it| it.parse().ok());
+        let address = address.unwrap_or_else(|| panic!("it does not serve: {line}"));
+        let token = std::fs::read_to_string(self.folder.path().join("operator-token"));
+        (host, Site::new(address, token.expect("there is a token").trim()))
+    }
+
+    /// Returns where a host is asked with a new token, for a session of the same name.
+    ///
+    /// # Panics
+    ///
+    /// When none can be made.
+    pub fn token(&self, site: &Site, name: &str, role: &str) -> Site {
+        let args = ["token", "add", name, "--role", role, "--session", name, "--json"];
+        let added = self.json(args);
+        site.with_token(added["token"].as_str().unwrap_or_else(|| panic!("{added}")))
     }
 
     /// Runs `backlot` on it to its end.

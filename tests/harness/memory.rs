@@ -1,4 +1,4 @@
-//! The memory of this process. nextest gives each test a process of its own.
+//! The memory of this process, and of others. nextest gives each test a process of its own.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ impl Memory {
 
     /// Returns what is resident now, in bytes.
     pub fn now() -> u64 {
-        status("VmRSS:")
+        status("self", "VmRSS:")
     }
 
     /// Returns by how many bytes the peak is above what was resident at first.
@@ -31,12 +31,18 @@ impl Memory {
 
     /// Returns the peak of what was resident since it was last forgotten, in bytes.
     pub fn peak() -> u64 {
-        status("VmHWM:")
+        status("self", "VmHWM:")
     }
 }
 
-fn status(name: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("the process has a status");
+/// Returns how much of the memory of a process is resident, in bytes.
+pub(crate) fn resident(process: u32) -> u64 {
+    status(&process.to_string(), "VmRSS:")
+}
+
+fn status(process: &str, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    let status = status.expect("the process has a status");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it has the value");
     let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("it is in kilobytes");
     kilobytes << 10

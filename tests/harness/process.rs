@@ -13,6 +13,10 @@ use tempfile::TempDir;
 
 use crate::files;
 
+/// What the kernel counts computing in, in milliseconds: it is told the same of every
+/// machine.
+const TICK_MS: u64 = 10;
+
 /// A `backlot` process that has not ended yet.
 pub struct Process {
     child: Ours,
@@ -168,6 +172,29 @@ impl Process {
     /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.child.0.id()
+    }
+
+    /// Returns how much of its memory is resident, in bytes.
+    ///
+    /// # Panics
+    ///
+    /// When it is gone.
+    pub fn resident(&self) -> u64 {
+        crate::memory::resident(self.id())
+    }
+
+    /// Returns how long its threads have computed so far.
+    ///
+    /// # Panics
+    ///
+    /// When it is gone.
+    pub fn computed(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()));
+        let stat = stat.expect("the process is there");
+        // Its name, in brackets, may have spaces.
+        let (_, values) = stat.rsplit_once(") ").expect("it has a name");
+        let ticks = values.split(' ').skip(11).take(2).map(|it| it.parse::<u64>().unwrap_or(0));
+        Duration::from_millis(ticks.sum::<u64>() * TICK_MS)
     }
 
     /// Waits for the next line of stdout.
