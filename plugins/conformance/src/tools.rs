@@ -55,8 +55,10 @@ enum Does {
     Traps,
 }
 
-/// What the suite allows between two logs or reports.
+/// The time from one line of a log to the next.
 const APART: Duration = Duration::from_millis(50);
+/// The time from one report to the next. Whoever is told of them is told one a second.
+const REPORTS_APART: Duration = Duration::from_millis(1_500);
 /// Long enough to be work that goes on in the background.
 const WORK_MS: u64 = 1_000;
 
@@ -348,7 +350,7 @@ impl Tool {
             Does::Reports => {
                 for percent in [0, 50, 100] {
                     host::report(&format!("{percent}/100"));
-                    pause(APART).await;
+                    pause(REPORTS_APART).await;
                 }
             }
             Does::Fails => {
