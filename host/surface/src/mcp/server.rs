@@ -29,7 +29,7 @@ use super::{
     output::{self, Portion, TEXT_BYTES},
     tasks,
     told::{Receipt, Told},
-    tools::{self, Verb},
+    tools::{self, Offer, Verb},
     verbs,
     who::Asker,
 };
@@ -122,10 +122,11 @@ impl Server {
         }
     }
 
-    /// Waits for that unless a kind of that name is there.
+    /// Waits for that unless a kind of that name can be started already.
     pub(super) async fn knows(&self, kind: &str) {
-        let kind: Option<Kind> = kind.parse().ok();
-        if kind.is_some_and(|kind| self.api().catalog.kind(&kind).is_none()) {
+        let Ok(kind) = kind.parse::<Kind>() else { return };
+        let view = self.api().catalog.kind(&kind);
+        if view.as_ref().and_then(Offer::of).is_none() {
             self.kinds_are_known().await;
         }
     }
@@ -362,7 +363,8 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        contained(self.call(request, context)).await
+        // On the heap: it has all that a call may come to.
+        contained(Box::pin(self.call(request, context))).await
     }
 
     fn accepted_subscription_filter(&self, _: &SubscriptionFilter) -> Option<SubscriptionFilter> {

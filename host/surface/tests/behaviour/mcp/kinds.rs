@@ -478,6 +478,10 @@ async fn a_host_that_was_just_started_is_waited_for() {
     let host = Host::start().await;
     let loading = Arc::new(Notify::new());
     *host.script.loading.lock().unwrap() = Some(loading.clone());
+    // It is there before it can be started.
+    let mut other = kind("other", None, Form::Final);
+    (other.state, other.current) = (KindState::Unloaded, None);
+    set_kinds(&host, vec![other]);
     let mut wire = Wire::user_2026(&exposing(&host, &["*"]), &json!({}));
     let begun = Instant::now();
     let listing = wire.request("tools/list", json!({})).await;
