@@ -79,16 +79,17 @@ impl<'a> Follow<'a> {
         })
         .await;
         let seen = Cell::new(Seen::default());
+        // Who reads one of them no more waits for nothing of the other.
         let printed =
-            tokio::join!(self.print(PartName::Output, &seen), self.print(PartName::Log, &seen));
-        match printed.0.and(printed.1) {
+            tokio::try_join!(self.print(PartName::Output, &seen), self.print(PartName::Log, &seen));
+        match printed {
             Err(Stop::Told(told)) => return Err(told),
             // What a reader no longer wants is done, as far as it is concerned.
             Err(Stop::Closed) => {
                 self.stop(StopHow::Ask, "nobody reads its output any more").await;
                 return Ok(Exit::Completed);
             }
-            Ok(()) => {}
+            Ok(_) => {}
         }
         let job = self.job().await?;
         let Seen { bytes, dropped } = seen.get();

@@ -48,8 +48,8 @@ async fn show(args: &Logs, common: &Common, console: &Console) -> Result<(), Tol
             return read(PartName::Log).print(&printer).await;
         }
         let (output, log) = (read(PartName::Output), read(PartName::Log));
-        let (output, log) = tokio::join!(output.print(&printer), log.print(&printer));
-        output.and(log)
+        // Who reads one of them no more waits for nothing of the other.
+        tokio::try_join!(output.print(&printer), log.print(&printer)).map(|_| ())
     };
     match printed.await {
         Err(Stop::Told(told)) => Err(told),
