@@ -39,8 +39,9 @@ use crate::{
 
 /// How long endings are waited for to be written once all runs have ended.
 const WRITE: Duration = Duration::from_secs(10);
-/// How long whoever is connected is waited for.
-const PART: Duration = Duration::from_secs(1);
+/// How long whoever is connected is waited for: longer than the second in which models'
+/// streams are answered before they end, so that they end and are not cut.
+const PART: Duration = Duration::from_secs(3);
 
 /// The host of a data folder, in this process. Dropping it ends what runs, and the next
 /// host finds it interrupted; [`Holding::end`] ends it in order.
