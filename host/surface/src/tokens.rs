@@ -82,10 +82,25 @@ impl Tokens {
     }
 
     fn authenticate_at(&self, token: &str, now_ms: u64) -> Option<Principal> {
+        self.let_in_at(token, now_ms).map(|leave| leave.principal)
+    }
+
+    /// Returns whose token it is, with what tells later whether that still holds.
+    pub(crate) fn let_in(&self, token: &str) -> Option<Leave> {
+        self.let_in_at(token, now_ms())
+    }
+
+    fn let_in_at(&self, token: &str, now_ms: u64) -> Option<Leave> {
         if token.len() != TOKEN_CHARS || !token.starts_with(PREFIX) {
             return None;
         }
-        self.current().find(&digest(token), now_ms).map(Entry::principal)
+        let digest = digest(token);
+        let principal = self.of_digest(&digest, now_ms)?;
+        Some(Leave { tokens: self.clone(), digest, principal })
+    }
+
+    fn of_digest(&self, digest: &[u8; 32], now_ms: u64) -> Option<Principal> {
+        self.current().find(digest, now_ms).map(Entry::principal)
     }
 
     /// Returns the list as it is now. Where it can no longer be read the last one holds:
@@ -209,6 +224,27 @@ impl Tokens {
 
     fn clear(&self) -> Kept {
         Kept::at(self.0.folder.join(CLEAR))
+    }
+}
+
+/// What somebody was let in with: good for as long as the token is there, has not expired,
+/// and is the same principal's.
+#[derive(Clone, Debug)]
+pub(crate) struct Leave {
+    tokens: Tokens,
+    digest: [u8; 32],
+    principal: Principal,
+}
+
+impl Leave {
+    /// Returns who was let in.
+    pub(crate) fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// Tells whether that would be let in now.
+    pub(crate) fn is_good(&self) -> bool {
+        self.tokens.of_digest(&self.digest, now_ms()).as_ref() == Some(&self.principal)
     }
 }
 

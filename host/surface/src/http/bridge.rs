@@ -1,6 +1,8 @@
 //! A client of the Model Context Protocol whose messages another process hands on: it has
 //! the connection changed from HTTP to a line a message, as on stdin and stdout.
 
+use std::future::pending;
+
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -16,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use super::{
     Surface,
     ask::{SESSION_HEADER, Who},
+    guard::Standing,
 };
 use crate::{
     access::{Principal, Role},
@@ -43,6 +46,7 @@ pub(super) async fn open(
     let place = surface.bridges.clone().try_acquire_owned();
     let place = place.map_err(|_| Failure::new(Reason::Busy, "too many agents are connected"))?;
     let changed = hyper::upgrade::on(&mut request);
+    let standing = request.extensions().get::<Standing>().cloned();
     tokio::spawn(async move {
         let stream = match changed.await {
             Ok(stream) => TokioIo::new(stream),
@@ -50,7 +54,19 @@ pub(super) async fn open(
         };
         let (read, write) = tokio::io::split(stream);
         let api = surface.api.clone();
-        let closing = async { surface.closing().await };
+        // Who comes by the socket has no token that could be taken away.
+        let lost = async {
+            match &standing {
+                Some(standing) => standing.lost().await,
+                None => pending().await,
+            }
+        };
+        let closing = async {
+            tokio::select! {
+                () = surface.closing() => {}
+                () = lost => tracing::info!("an agent is let go of: its token is good no more"),
+            }
+        };
         let served = Box::pin(mcp::serve_stream(api, principal, read, write, closing)).await;
         if let Err(failure) = served {
             tracing::debug!("an agent was not served: {failure}");

@@ -8,6 +8,7 @@
 //! JSON or a token without asking first, which nobody here answers.
 
 use std::{
+    future::ready,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     str,
     sync::Arc,
@@ -31,7 +32,7 @@ use futures::{StreamExt as _, stream};
 use http_body_util::Limited;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -39,9 +40,8 @@ use super::{
     rate::{Buckets, Rate},
 };
 use crate::{
-    access::Principal,
     error::{Failure, Reason},
-    tokens::Tokens,
+    tokens::{Leave, Tokens},
 };
 
 /// What is answered without a token: whether the host lives, and is ready. Nothing else
@@ -67,6 +67,13 @@ const UNIT_BYTES: usize = 1 << 10;
 const ROOM_TIME: Duration = Duration::from_secs(5);
 /// How long a body may take: the largest over a slow network. Routes may be less patient.
 const BODY_TIME: Duration = Duration::from_secs(60);
+
+/// How old the last look may be at whether somebody may still ask whose answer goes on for
+/// long. Each is a look at a file.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+/// How often it is looked where nothing of the answer goes by here: as often as a stream
+/// with nothing to say beats.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// Lets in over the network who may come in. Cheap to clone; all clones count together.
 #[derive(Clone, Debug)]
@@ -167,13 +174,15 @@ impl Guard {
         if is_look && OPEN.contains(&head.uri.path()) {
             return Ok(marks);
         }
-        let principal = self.who(&head.headers, connected, now)?;
+        let leave = self.who(&head.headers, connected, now)?;
+        let principal = leave.principal().clone();
         let often = self.requests.take(principal.name(), now);
         often.map_err(|after| Refusal::too_many("asks too often", after))?;
         if !is_look {
             is_json(&head.headers)?;
         }
         marks.insert(principal);
+        marks.insert(Standing(leave));
         Ok(marks)
     }
 
@@ -232,10 +241,10 @@ impl Guard {
         headers: &HeaderMap,
         connected: Connected,
         now: Instant,
-    ) -> Result<Principal, Refusal> {
+    ) -> Result<Leave, Refusal> {
         let token = bearer(headers);
-        if let Some(principal) = token.and_then(|token| self.tokens.authenticate(token)) {
-            return Ok(principal);
+        if let Some(leave) = token.and_then(|token| self.tokens.let_in(token)) {
+            return Ok(leave);
         }
         let peer = network(connected.peer);
         if let Err(after) = self.failures.take(&peer, now) {
@@ -263,6 +272,40 @@ impl Guard {
         match timeout(ROOM_TIME, room).await {
             Ok(Ok(room)) => Ok(Some(room)),
             _ => Err(Failure::new(Reason::Busy, "too much is being sent to the host")),
+        }
+    }
+}
+
+/// Whether somebody who was let in may still ask.
+#[derive(Clone, Debug)]
+pub(super) struct Standing(Leave);
+
+impl Standing {
+    /// Returns an answer that ends early where who is answered may not ask any more. What
+    /// is there as a whole is answered.
+    pub(super) fn bound(self, answer: Response) -> Response {
+        if answer.body().size_hint().exact().is_some() {
+            return answer;
+        }
+        let mut looked = Instant::now();
+        answer.map(|body| {
+            Body::from_stream(body.into_data_stream().take_while(move |_| {
+                // A stream says something every few seconds, so this is all that there is
+                // to be looked at.
+                let is_due = looked.elapsed() >= LOOK_TIME;
+                let may_go_on = !is_due || self.0.is_good();
+                if is_due {
+                    looked = Instant::now();
+                }
+                ready(may_go_on)
+            }))
+        })
+    }
+
+    /// Waits until who was let in may not ask any more.
+    pub(super) async fn lost(&self) {
+        while self.0.is_good() {
+            sleep(LOOK_EVERY).await;
         }
     }
 }

@@ -33,7 +33,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{
     Surface,
     bridge::BRIDGES,
-    guard::{Connected, Guard},
+    guard::{Connected, Guard, Standing},
     operated, routes,
     stall::Stall,
 };
@@ -285,9 +285,14 @@ impl Entry {
                 Err(refusal) => return refusal,
             },
         };
-        match self.routes.call(request).await {
+        let standing = request.extensions().get::<Standing>().cloned();
+        let response = match self.routes.call(request).await {
             Ok(response) => response,
             Err(impossible) => match impossible {},
+        };
+        match standing {
+            Some(standing) => standing.bound(response),
+            None => response,
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::harness::{Host, read_all, until};
@@ -289,6 +289,50 @@ async fn a_token_that_is_removed_or_has_expired_is_no_good_on_any_connection() {
     let (_, old) = beside.add(new).unwrap();
     network.with_token("GET /v1/jobs", &old, "").await.check(401, "unauthorized");
     assert_eq!(network.status_on(&mut stream, &network.operator).await, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_ends_when_its_token_is_removed_or_expires() {
+    let network = Network::start().await;
+    let job = network.host.spawn("park").await;
+    let output = format!("GET /v1/jobs/{}/stream", job.id);
+    let agent = "GET /v1/mcp";
+    let upgraded = "upgrade\r\nupgrade: backlot-mcp";
+    for (nth, request) in [output.as_str(), "GET /v1/events", agent].into_iter().enumerate() {
+        let names = [format!("ann{nth}"), format!("eve{nth}")];
+        let (connection, status) = match request == agent {
+            true => (upgraded, b"HTTP/1.1 101"),
+            false => ("close", b"HTTP/1.1 200"),
+        };
+        let mut open = Vec::new();
+        for name in &names {
+            let token = network.token(name, Role::User);
+            let mut stream = network.connect().await;
+            let head = format!(
+                "{request} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {token}\r\n\
+                 backlot-session: chat\r\nconnection: {connection}\r\n\r\n",
+                network.address
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut begin = [0; 12];
+            stream.read_exact(&mut begin).await.unwrap();
+            assert_eq!(&begin, status);
+            open.push(stream);
+        }
+        let [gone, kept] = &mut open[..] else { panic!("two were opened") };
+        network.tokens.remove(&names[..1]).unwrap();
+        let begun = Instant::now();
+        let within = timeout(Duration::from_secs(60), read_whatever(gone)).await;
+        within.unwrap_or_else(|_| panic!("{request} goes on"));
+        assert!(begun.elapsed() <= Duration::from_secs(16), "{request}: {:?}", begun.elapsed());
+        // Nobody else's does.
+        timeout(Duration::from_secs(60), read_whatever(kept)).await.unwrap_err();
+    }
+}
+
+/// Reads to the end of a connection, also where that is none in order.
+async fn read_whatever(stream: &mut TcpStream) {
+    while let Ok(1..) = stream.read(&mut [0; 1 << 10]).await {}
 }
 
 #[tokio::test]
