@@ -60,6 +60,11 @@ impl RetryPolicy {
         if self.on.is_empty() {
             return Err(InvalidPolicy("`on` names no failure"));
         }
+        // Each job has the list, and shows it wherever it is shown.
+        let mut named = self.on.iter().enumerate();
+        if named.any(|(nth, failure)| self.on[..nth].contains(failure)) {
+            return Err(InvalidPolicy("`on` names a failure twice"));
+        }
         Ok(())
     }
 
@@ -104,7 +109,8 @@ mod tests {
             RetryPolicy { factor: f64::NAN, ..good.clone() },
             RetryPolicy { jitter: 1.5, ..good.clone() },
             RetryPolicy { jitter: f64::NAN, ..good.clone() },
-            RetryPolicy { on: Vec::new(), ..good },
+            RetryPolicy { on: Vec::new(), ..good.clone() },
+            RetryPolicy { on: vec![Failure::Launch, Failure::Work, Failure::Launch], ..good },
         ] {
             bad.check().unwrap_err();
         }
