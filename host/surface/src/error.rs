@@ -185,10 +185,19 @@ pub struct Failure {
     pub hint: Option<String>,
 }
 
+/// How much is told of what went wrong, in bytes: more than anybody has written here, and
+/// less than somebody may have sent that is told of.
+const MESSAGE: usize = 16 << 10;
+
 impl Failure {
-    /// Returns the failure for that reason.
+    /// Returns the failure for that reason. A message that is very long is cut.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), hint: None }
+        let mut message = message.into();
+        if message.len() > MESSAGE {
+            message.truncate(message.floor_char_boundary(MESSAGE));
+            message.push('…');
+        }
+        Self { reason, message, hint: None }
     }
 
     /// Returns it with what to do about it.
@@ -426,6 +435,14 @@ mod tests {
     use backlot_registry::Kind;
 
     use super::*;
+
+    #[test]
+    fn what_somebody_sent_is_not_sent_back_at_any_length() {
+        let failure = Failure::new(Reason::Invalid, "ä".repeat(1 << 20));
+        assert_eq!(failure.message.len(), MESSAGE + "…".len());
+        assert!(failure.message.ends_with("ä…"));
+        assert_eq!(Failure::new(Reason::Invalid, "short").message, "short");
+    }
 
     #[test]
     fn the_table() {
