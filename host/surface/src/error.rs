@@ -398,7 +398,8 @@ impl From<TokenError> for Failure {
             TokenError::Name(_) | TokenError::Session(_) | TokenError::OperatorSession => {
                 Reason::Invalid
             }
-            TokenError::Taken(_)
+            TokenError::Reserved
+            | TokenError::Taken(_)
             | TokenError::Full(_)
             | TokenError::Unknown(_)
             | TokenError::Exposed { .. }

@@ -135,8 +135,11 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// When there is one of that name, or it cannot be written down.
+    /// When there is one of that name, it is the host's own, or it cannot be written down.
     pub fn add(&self, new: NewToken) -> Result<(TokenView, String), TokenError> {
+        if new.name == OPERATOR {
+            return Err(TokenError::Reserved);
+        }
         self.change(|list| {
             let (token, now_ms) = (random()?, now_ms());
             let entry = new.entry(&digest(&token), now_ms)?;
@@ -260,6 +263,12 @@ pub enum TokenError {
     /// The operator sees all.
     #[error("an operator's token is for no session: leave the session out, or make it a user's")]
     OperatorSession,
+    /// It is the name of the token that a host makes.
+    #[error(
+        "`operator` is the token that a host makes for itself when it starts and has none; take \
+         another name"
+    )]
+    Reserved,
     /// There is one already.
     #[error("there is a token {0} already; remove it, or take another name")]
     Taken(String),
@@ -407,6 +416,12 @@ mod tests {
         let first = fs::read_to_string(&file).unwrap();
         let operator = Some(Principal::operator(OPERATOR));
         assert_eq!(tokens.authenticate(first.trim()), operator);
+        // One that somebody made under that name would be lost at the next start.
+        tokens.remove(&[OPERATOR.to_owned()]).unwrap();
+        let refused = tokens.add(user(OPERATOR)).unwrap_err();
+        assert!(matches!(refused, TokenError::Reserved), "{refused}");
+        tokens.ensure_operator().unwrap();
+        let first = fs::read_to_string(&file).unwrap();
         tokens.ensure_operator().unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), first);
         // A file that is lost, or is not of the list, is made anew, and its token with it.
