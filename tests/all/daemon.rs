@@ -6,7 +6,7 @@ mod units;
 
 use std::{
     io::{Read as _, Write as _},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -109,6 +109,29 @@ fn c61_a_folder_that_another_host_holds_is_refused_by_its_number() {
     assert!(why.contains("is in use by") && why.contains(&format!("(pid {})", host.id())), "{why}");
     // It is as it was.
     assert_eq!(data.json(["status", "--json"])["host"]["pid"], host.id());
+}
+
+#[test]
+fn a_host_that_may_not_listen_begins_nothing() {
+    let data = Data::new();
+    let host = data.serve([""; 0]);
+    let id = spawn(&data, "ticker", &long());
+    // Whoever holds the folder next finds its job interrupted.
+    host.kill();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let refused = data.run(["serve", "--listen", &address]);
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    assert!(refused.stderr.contains("another program does"), "{}", refused.stderr);
+    let tokens = data.folder().path().join("tokens.json");
+    std::fs::write(&tokens, "{").unwrap();
+    let refused = data.run(["serve", "--listen", "127.0.0.1:0"]);
+    assert!(!refused.stderr.contains("serves the data folder"), "{}", refused.stderr);
+    assert_eq!(data.json(["show", "--json", &id])["status"], "working");
+    drop(taken);
+    std::fs::remove_file(&tokens).unwrap();
+    let _host = data.serve(["--listen", &address]);
+    assert_eq!(data.json(["show", "--json", &id])["status"], "failed");
 }
 
 #[test]

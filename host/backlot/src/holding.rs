@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use backlot_jobs::{HoldError, Job, JobId, Recovered};
+use backlot_jobs::{DataFolder, HoldError, Job, JobId, Recovered};
 use backlot_registry::{BoxFuture, Catalog as _, Kind, SurfaceGuard};
 use backlot_surface::{
     Api, BindRefused, Door, Failure, Guard, HostGauges, HostSide, KindChange, ListenError, Reason,
@@ -167,10 +167,15 @@ impl Holding {
         // Who is there for a moment leaves calls to the next, who may be set up for them.
         let makes_calls = jobs.manager.starts_waiting;
         jobs.manager.has_webhook = webhooks.default.is_some();
-        let (jobs, recovered) = Jobs::open_counting(&host, jobs, Some(numbers)).await?;
+        let held = Jobs::hold(&jobs)?;
+        // Before any job can be started: where it may not listen there is no host, and what
+        // was begun would be interrupted.
+        let Listeners { mut doors, addresses, warnings, token } =
+            Listeners::open(held.folder(), &serve, inherited.tcp).await?;
+        let (jobs, recovered) = Jobs::open_held(&host, jobs, held, Some(numbers)).await?;
         let jobs = Arc::new(jobs);
-        let Listeners { doors, is_own_socket, addresses, warnings, token } =
-            Listeners::open(&jobs, &serve, inherited).await?;
+        let (sockets, is_own_socket) = sockets(&jobs, inherited.unix)?;
+        doors.extend(sockets.into_iter().map(Door::Unix));
         let about = HostAbout {
             pid: std::process::id(),
             program: concat!("backlot ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -326,11 +331,10 @@ impl Holding {
     }
 }
 
-/// Where a host listens.
+/// The ports where a host listens.
 struct Listeners {
     doors: Vec<Door>,
-    is_own_socket: bool,
-    /// The addresses beside the socket in the data folder, as URLs.
+    /// Their addresses, as URLs.
     addresses: Vec<String>,
     warnings: Vec<String>,
     /// The file with the operator's token, where one is asked for.
@@ -338,13 +342,16 @@ struct Listeners {
 }
 
 impl Listeners {
-    async fn open(jobs: &Jobs, serve: &Serve, inherited: Inherited) -> Result<Self, HoldingError> {
+    async fn open(
+        folder: &DataFolder,
+        serve: &Serve,
+        inherited: Vec<std::net::TcpListener>,
+    ) -> Result<Self, HoldingError> {
         // First what may fail for what was said, then what leaves something behind.
         let tls = serve.tls.as_ref().map(|tls| tls_config(&tls.cert, &tls.key)).transpose()?;
         let (mut tcp, warnings) = bind(serve, tls.is_some()).await?;
-        let (unix, is_own_socket) = sockets(jobs, inherited.unix)?;
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        for listener in inherited.tcp {
+        for listener in inherited {
             let address = listener.local_addr().and_then(|address| {
                 listener.set_nonblocking(true)?;
                 tcp.push(TcpListener::from_std(listener)?);
@@ -353,15 +360,10 @@ impl Listeners {
             let warning = may_bind(address?, tls.is_some(), serve.allow_plain_http)?;
             warnings.extend(warning.map(|warning| warning.to_string()));
         }
-        let mut listeners = Self {
-            doors: unix.into_iter().map(Door::Unix).collect(),
-            is_own_socket,
-            addresses: Vec::new(),
-            warnings,
-            token: None,
-        };
+        let mut listeners =
+            Self { doors: Vec::new(), addresses: Vec::new(), warnings, token: None };
         if !tcp.is_empty() {
-            listeners.add(tcp, jobs, serve, tls.as_ref())?;
+            listeners.add(tcp, folder, serve, tls.as_ref())?;
         }
         Ok(listeners)
     }
@@ -370,11 +372,11 @@ impl Listeners {
     fn add(
         &mut self,
         ports: Vec<TcpListener>,
-        jobs: &Jobs,
+        folder: &DataFolder,
         serve: &Serve,
         tls: Option<&Arc<ServerConfig>>,
     ) -> Result<(), HoldingError> {
-        let tokens = Tokens::open(jobs.folder())?;
+        let tokens = Tokens::open(folder)?;
         self.token = Some(tokens.ensure_operator()?);
         let guard = Guard::new(tokens).with_names(serve.hosts.iter().map(String::as_str))?;
         let scheme = if tls.is_some() { "https" } else { "http" };

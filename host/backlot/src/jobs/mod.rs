@@ -144,18 +144,25 @@ impl Jobs {
     /// When the folder is held by another host, or what is in it cannot be used; nothing
     /// has changed then.
     pub async fn open(host: &Host, config: JobsConfig) -> Result<(Self, Recovered), JobsError> {
-        Self::open_counting(host, config, None).await
+        let held = Self::hold(&config)?;
+        Self::open_held(host, config, held, None).await
     }
 
-    /// Opens the jobs of a host whose tasks are counted on from those before it.
-    pub(crate) async fn open_counting(
+    /// Takes the data folder, in which nothing is changed by that.
+    pub(crate) fn hold(config: &JobsConfig) -> Result<Held, JobsError> {
+        let holder = Holder::this(concat!("backlot ", env!("CARGO_PKG_VERSION")));
+        Ok(DataFolder::open(&config.data)?.hold(&holder)?)
+    }
+
+    /// Opens the jobs of a host that holds their folder, and whose tasks are counted on from
+    /// those before it.
+    pub(crate) async fn open_held(
         host: &Host,
         config: JobsConfig,
+        held: Held,
         numbers: Option<Numbers>,
     ) -> Result<(Self, Recovered), JobsError> {
-        let folder = DataFolder::open(&config.data)?;
-        let holder = Holder::this(concat!("backlot ", env!("CARGO_PKG_VERSION")));
-        let held = folder.hold(&holder)?;
+        let folder = held.folder().clone();
         // Before any job can be spawned, so that none of a new one is among them.
         let at = folder.clone();
         let found = tokio::task::spawn_blocking(move || Found::look(at)).await;
