@@ -6,12 +6,15 @@ use backlot::{
     Config, Host, Jobs, JobsConfig, JobsError,
     backlot_jobs::{
         self, Failure, Hand, HoldError, How, Job, JobId, Phase, Spawn, StartAt, Status, StopReply,
-        files,
+        Store as _, files,
         output::{Part, Recording},
     },
     registry::{Caller, Kind, SurfaceGuard},
 };
-use backlot_surface::wire::{Grant, SpawnRequest};
+use backlot_surface::{
+    Reason,
+    wire::{Grant, SpawnRequest},
+};
 use backlot_tests::{cache, kinds, program};
 use serde_json::json;
 use tempfile::TempDir;
@@ -101,6 +104,23 @@ async fn a_job_has_its_result_its_runs_and_its_output() {
     assert_eq!(run.task.as_deref(), Some("ticker-1"));
     assert!(run.code.as_ref().unwrap().digest.starts_with("sha256:"));
     assert!(job.debt.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spawn_that_is_refused_leaves_no_session() {
+    let data = TempDir::new().unwrap();
+    let it = Fixture::start(data.path()).await;
+    let spawn = async |kind: &str, label: &str| {
+        let (kind, label) = (Some(kind.to_owned()), Some(label.to_owned()));
+        let session = Some("new".to_owned());
+        it.jobs.spawn(SpawnRequest { kind, label, session, ..SpawnRequest::default() }).await
+    };
+    let is_there = async || it.jobs.store().session("new".into()).await.unwrap().is_some();
+    assert_eq!(spawn("nothing", "a").await.unwrap_err().reason, Reason::UnknownKind);
+    assert_eq!(spawn("noop", "a\nb").await.unwrap_err().reason, Reason::Invalid);
+    assert!(!is_there().await);
+    spawn("noop", "a").await.unwrap();
+    assert!(is_there().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

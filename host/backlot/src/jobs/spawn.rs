@@ -3,7 +3,7 @@
 use std::{path::Path, sync::atomic::Ordering};
 
 use backlot_jobs::{Job, LaunchError, Spawn, SpawnError};
-use backlot_registry::{Kind, StartError};
+use backlot_registry::{Kind, SessionId, StartError};
 use backlot_surface::{
     Failure, Reason,
     wire::{SpawnRequest, Target},
@@ -28,8 +28,6 @@ impl Jobs {
     /// [`Failure`], with nothing left.
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Job, Failure> {
         request.check()?;
-        let session = request.session.clone().unwrap_or_else(|| LOCAL.to_owned());
-        self.manager.open_session(session.as_str().into()).await?;
         if let Some(found) =
             request.label.iter().flat_map(|it| it.chars()).find(|it| it.is_control())
         {
@@ -56,6 +54,7 @@ impl Jobs {
             }
         };
         let input = input_of(&about, &request)?;
+        let session: SessionId = request.session.as_deref().unwrap_or(LOCAL).into();
         let label = request.label.clone();
         let label =
             label.unwrap_or_else(|| label_of(&kind, &request.args, request.input.as_deref()));
@@ -71,8 +70,10 @@ impl Jobs {
             announced: request.is_announced(),
             webhook: request.webhook.clone(),
             trace: request.traceparent.clone(),
-            ..Spawn::new(kind, session.into(), input)
+            ..Spawn::new(kind, session.clone(), input)
         };
+        // Last, so that what is refused before leaves none.
+        self.manager.open_session(session).await?;
         self.manager.spawn(spawn).await.map_err(|error| match error {
             // It came just before the host refused, and its run just after.
             SpawnError::Launch(LaunchError::Unavailable(_)) if self.is_leaving() => {
