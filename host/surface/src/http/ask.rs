@@ -71,6 +71,15 @@ impl Who {
         }
     }
 
+    /// Returns the name that is written down where it was said who asks. Only the operator
+    /// says so of somebody else.
+    pub(super) fn in_name_of(&self, said: Option<String>) -> String {
+        match self.principal.role() {
+            Role::Operator => said.unwrap_or_else(|| self.name()),
+            Role::User | Role::Observer => self.name(),
+        }
+    }
+
     /// Returns the session if who asks may see it.
     pub(super) fn session(&self, name: &str) -> Result<SessionId, Failure> {
         match &self.caller {

@@ -172,7 +172,7 @@ pub(super) async fn stop(
     request.check()?;
     let manager = surface.api.manager.clone();
     let id = manager.find(&digits, &who.caller).await?;
-    let by = request.by.unwrap_or_else(|| who.name());
+    let by = who.in_name_of(request.by);
     let stop = async move {
         Ok(manager.stop(id, &who.caller, request.how.into(), &by, request.why).await?)
     };

@@ -460,7 +460,8 @@ pub struct Page {
 pub struct StopRequest {
     /// How.
     pub how: StopHow,
-    /// Who asks; who is connected where it is left out.
+    /// In whose name the operator asks. Where it is left out, and for everybody else, that
+    /// of who is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 256)]
     pub by: Option<String>,
