@@ -21,6 +21,9 @@ use crate::{
 /// How many entries are read where nothing was said, and at most.
 const ENTRIES: usize = 100;
 const ENTRIES_MOST: usize = 1_000;
+/// How many are read at a time, and in how many bytes of text no more are read.
+const ENTRIES_READ: usize = 64;
+const ENTRIES_BYTES: usize = 4 << 20;
 /// How long jobs have to stop where nothing was said: some of them have a grace.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -59,9 +62,21 @@ pub(super) async fn entries(
 ) -> Result<Json<EntriesReply>, Failure> {
     let session = who.session(&name)?;
     let most = query.limit.unwrap_or(ENTRIES).clamp(1, ENTRIES_MOST);
-    let entries = surface.api.manager.entries(&session, query.after, most).await?;
-    let next = entries.last().map_or(query.after, |(number, _)| *number);
-    Ok(Json(EntriesReply { entries: entries.into_iter().map(EntryView::of).collect(), next }))
+    let (mut entries, mut next, mut bytes) = (Vec::new(), query.after, 0);
+    while entries.len() < most && bytes < ENTRIES_BYTES {
+        let read = ENTRIES_READ.min(most - entries.len());
+        let read = surface.api.manager.entries(&session, next, read).await?;
+        let Some((last, _)) = read.last() else { break };
+        next = *last;
+        for (number, entry) in read {
+            bytes += match &entry.body {
+                Body::Text(text) => text.len(),
+                Body::Job(_) => 0,
+            };
+            entries.push(EntryView::of((number, entry)));
+        }
+    }
+    Ok(Json(EntriesReply { entries, next }))
 }
 
 pub(super) async fn append(

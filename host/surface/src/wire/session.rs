@@ -111,11 +111,14 @@ pub struct EntryRequest {
     #[schema(max_length = 256)]
     pub target: Option<String>,
     /// What it says.
+    #[schema(max_length = 65536)]
     pub text: String,
 }
 
 /// The longest id of an entry, in bytes.
 const ENTRY: usize = 256;
+/// The longest text of an entry, in bytes: they are read and sent by the hundred.
+const ENTRY_TEXT: usize = 64 << 10;
 
 impl EntryRequest {
     /// Checks what the types cannot say.
@@ -126,6 +129,7 @@ impl EntryRequest {
     pub fn check(&self) -> Result<(), Failure> {
         at_most("id", Some(&self.id), ENTRY)?;
         at_most("target", self.target.as_deref(), ENTRY)?;
+        at_most("text", Some(&self.text), ENTRY_TEXT)?;
         match self.id.is_empty() {
             true => Err(Failure::invalid("`id` is empty")),
             false => Ok(()),
@@ -236,7 +240,9 @@ mod tests {
         request.check().unwrap();
         EntryRequest { id: String::new(), ..request.clone() }.check().unwrap_err();
         EntryRequest { id: "a".repeat(257), ..request.clone() }.check().unwrap_err();
-        EntryRequest { target: Some("a".repeat(257)), ..request }.check().unwrap_err();
+        EntryRequest { target: Some("a".repeat(257)), ..request.clone() }.check().unwrap_err();
+        EntryRequest { text: "a".repeat(ENTRY_TEXT), ..request.clone() }.check().unwrap();
+        EntryRequest { text: "a".repeat(ENTRY_TEXT + 1), ..request }.check().unwrap_err();
     }
 
     #[test]

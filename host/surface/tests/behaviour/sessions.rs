@@ -39,6 +39,25 @@ async fn a_session_is_opened_written_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_page_of_entries_is_bounded_in_bytes() {
+    let host = Host::start().await;
+    let client = host.client().await;
+    client.open_session("chat").await.unwrap();
+    let text = "a".repeat(64 << 10);
+    for nth in 0..100 {
+        client.append("chat", &entry(&format!("e{nth}"), &text)).await.unwrap();
+    }
+    let one_more = text + "a";
+    assert_eq!(code(client.append("chat", &entry("long", &one_more)).await), "invalid");
+    let all = EntriesQuery { after: 0, limit: Some(1_000) };
+    let first = client.entries("chat", &all).await.unwrap();
+    assert_eq!(first.entries.len(), 64);
+    let rest = EntriesQuery { after: first.next, limit: Some(1_000) };
+    let rest = client.entries("chat", &rest).await.unwrap();
+    assert_eq!((rest.entries.len(), rest.entries[35].id.as_str()), (36, "e99"));
+}
+
+#[tokio::test]
 async fn names_that_cannot_be_are_refused() {
     let host = Host::start().await;
     let client = host.client().await;
