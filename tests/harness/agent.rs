@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::{Data, Ended, Event, Events, Process, Response, Site};
 
+/// The time that a server has to end once its client has left (C77).
+pub const LEAVE: Duration = Duration::from_secs(2);
+
 /// The revision that agents speak which say who they are first.
 const WITH_SESSIONS: &str = "2025-11-25";
 /// The one where each request stands for itself.
@@ -96,6 +99,8 @@ fn message(id: u64, method: &str, params: &Value) -> Value {
 pub struct Agent {
     /// The server.
     pub process: Process,
+    /// What it has said of itself.
+    pub begun: Value,
     asked: u64,
     /// What it was told besides answers, since that was asked for last.
     heard: Vec<Value>,
@@ -118,9 +123,10 @@ impl Agent {
             command.stdin(Stdio::piped());
             change(command);
         });
-        let mut agent = Self { process, asked: 0, heard: Vec::new() };
+        let mut agent = Self { process, begun: Value::Null, asked: 0, heard: Vec::new() };
         let begun = agent.ask("initialize", hello());
         assert_eq!(begun["result"]["serverInfo"]["name"], "backlot", "{begun}");
+        agent.begun = begun;
         agent.notify("notifications/initialized", &json!({}));
         agent
     }
@@ -143,7 +149,7 @@ impl Agent {
     /// # Panics
     ///
     /// When it is none.
-    pub fn next(&mut self) -> Value {
+    pub fn message(&mut self) -> Value {
         let line = self.process.line();
         let message: Value =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
@@ -154,7 +160,7 @@ impl Agent {
     /// Returns the answer to a request; what is told meanwhile is heard.
     pub fn answer(&mut self, id: u64) -> Value {
         loop {
-            let message = self.next();
+            let message = self.message();
             if message["id"] == id && message.get("method").is_none() {
                 return message;
             }
@@ -310,6 +316,3 @@ pub fn answer(response: Response, id: u64) -> Value {
     let found = messages.find(|it| it["id"] == id && it.get("method").is_none());
     found.expect("the response has the answer")
 }
-
-/// The time that a server has to end once its client has left (C77).
-pub const LEAVE: Duration = Duration::from_secs(2);
