@@ -41,6 +41,7 @@ mod starting;
 mod steps;
 mod stopping;
 mod storms;
+mod surfaces;
 mod telemetry;
 mod terminals;
 mod tokens;
