@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use backlot_tests::Data;
+use backlot_tests::{Agent, Asks as _, Data, text};
 use serde_json::{Value, json};
 
 use super::{document, long, spawn};
@@ -42,6 +42,13 @@ fn c69_the_first_signal_saves_every_ending() {
     let mut host = data.start(["serve", "--json", "--listen", "none"]);
     let recovered = document(&host.line())["recovered"].clone();
     assert_eq!(recovered, json!({"interrupted": 0, "cancelled": 0, "queued": 0, "owed": 5}));
+    // Whoever they work for is told of each, in one message and once.
+    let mut agent = Agent::start(&data, &["--session", "editor"]);
+    let told = text(&agent.call("task_stop", json!({"task_id": "0"})));
+    assert_eq!(told.matches("[task-notification]").count(), 1, "{told}");
+    assert!(jobs.iter().all(|job| told.contains(job)), "{told}");
+    let again = text(&agent.call("task_stop", json!({"task_id": "0"})));
+    assert!(!again.contains("[task-notification]"), "{again}");
 }
 
 /// C69: the second signal ends it fast, and the next host accounts for everything.
