@@ -162,6 +162,10 @@ impl HostSide for Side {
         Box::pin(async { Ok(()) })
     }
 
+    fn kinds_are_known(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
     fn change_kind(&self, _: Kind, _: KindChange) -> BoxFuture<'_, Result<(), Failure>> {
         Box::pin(async { Ok(()) })
     }

@@ -61,7 +61,7 @@ pub enum ClientError {
     },
     /// The host says why not.
     #[error("{}", .0.detail)]
-    Failure(ErrorReply),
+    Failure(Box<ErrorReply>),
     /// The host cannot be reached or understood.
     #[error("the host {doing}: {source}")]
     Broken {
@@ -93,7 +93,7 @@ impl ClientError {
 
 impl From<Failure> for ClientError {
     fn from(failure: Failure) -> Self {
-        Self::Failure(failure.reply())
+        Self::Failure(Box::new(failure.reply()))
     }
 }
 
@@ -510,7 +510,7 @@ impl Client {
 async fn refusal(answer: Response<Incoming>) -> ClientError {
     let status = answer.status();
     match read::<ErrorReply>(answer).await {
-        Ok(reply) => ClientError::Failure(reply),
+        Ok(reply) => ClientError::Failure(Box::new(reply)),
         Err(_) => ClientError::broken("answers what cannot be read")(status.to_string()),
     }
 }

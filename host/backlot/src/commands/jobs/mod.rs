@@ -98,7 +98,7 @@ impl From<ClientError> for Told {
     fn from(error: ClientError) -> Self {
         let exit = exit_of(error.exit());
         match error {
-            ClientError::Failure(reply) => Self { reply: Box::new(reply), exit, is_gone: false },
+            ClientError::Failure(reply) => Self { reply, exit, is_gone: false },
             other => Self { exit, is_gone: true, ..Self::by(&other) },
         }
     }
