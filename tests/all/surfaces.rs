@@ -18,6 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long to the next look at what nobody tells of.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Fewer sockets than this a host has to which hardly anybody is connected: those that it
+/// listens at, its own, and those of who has just left.
+const QUIET: usize = 20;
+
 /// What a job of `ticker` is given that runs for an hour.
 fn long() -> Value {
     json!({"count": 2, "every_ms": 3_600_000})

@@ -10,7 +10,7 @@ use std::{
 use backlot_tests::{Agent, Asks as _, Data, Events, Process, Remote, Site};
 use serde_json::{Value, json};
 
-use super::{long, sockets, until};
+use super::{QUIET, long, sockets, until};
 
 /// How much a host may hold more than it did, whatever it is sent: what is under way in
 /// large bodies at a time, and as much of what becomes of that.
@@ -162,7 +162,7 @@ fn slow_clients_keep_nobody_and_are_let_go_of() {
     let data = Data::new();
     let (host, site) = data.serve_at_a_port(&[]);
     check_served(&site);
-    let (before, open) = (host.resident(), sockets(host.id()));
+    let before = host.resident();
     let mut slow: Vec<TcpStream> = (0..400).map(|_| site.connect()).collect();
     slow.extend((0..100).map(|_| {
         site.request("POST /v1/jobs")
@@ -170,7 +170,7 @@ fn slow_clients_keep_nobody_and_are_let_go_of() {
             .header("content-length", "9")
             .leave()
     }));
-    until("they are let in", || sockets(host.id()) >= open + 500);
+    until("they are let in", || sockets(host.id()) >= 500);
     for byte in b"GET /v1/" {
         for stream in &mut slow {
             stream.write_all(&[*byte]).unwrap();
@@ -180,7 +180,7 @@ fn slow_clients_keep_nobody_and_are_let_go_of() {
     let after = host.resident();
     assert!(after < before + (100 << 20), "{before} {after}");
     // The host does not wait for them for ever.
-    until("they are let go of", || sockets(host.id()) < open + 10);
+    until("they are let go of", || sockets(host.id()) < QUIET);
     drop(slow);
     check_served(&site);
 }
@@ -260,7 +260,7 @@ fn clients_that_vanish_in_the_middle_leave_nothing() {
     site.end(&job);
     let mut agent = Remote::begin(&site);
     let live = agent.spawn("ticker", &long());
-    let (before, open) = (host.resident(), sockets(host.id()));
+    let before = host.resident();
     for round in 0..50 {
         // In the middle of a request, of a response, of a stream, and of a wait.
         let body = json!({"kind": "noop", "label": "x".repeat(round)}).to_string();
@@ -277,7 +277,7 @@ fn clients_that_vanish_in_the_middle_leave_nothing() {
         drop(agent.send("tools/call", &backlot_tests::waiting(&live)));
         drop(agent.listen());
     }
-    until("nothing is left of them", || sockets(host.id()) < open + 10);
+    until("nothing is left of them", || sockets(host.id()) < QUIET);
     let after = host.resident();
     assert!(after < before + BOUND, "{before} {after}");
     assert!(agent.look(&live).contains("working"));
@@ -290,6 +290,6 @@ fn clients_that_vanish_in_the_middle_leave_nothing() {
         agent.send("tools/call", &backlot_tests::waiting(&live));
         Process::kill(agent.process);
     }
-    until("nothing is left of those", || sockets(host.id()) < open + 10);
+    until("nothing is left of those", || sockets(host.id()) < QUIET);
     check_served(&site);
 }

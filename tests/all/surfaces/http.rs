@@ -9,7 +9,7 @@ use std::{
 use backlot_tests::{Data, Process, Response, Site};
 use serde_json::{Value, json};
 
-use super::{long, until};
+use super::{QUIET, long, sockets, until};
 
 /// Returns every method and path that the host says it answers, and some others.
 fn routes(site: &Site) -> Vec<String> {
@@ -321,9 +321,9 @@ fn bytes_since(bytes: &mut u64, piece: &Value) -> u64 {
 fn c90_who_is_connected_and_says_nothing_keeps_no_host() {
     let data = Data::new();
     let (host, site) = data.serve_at_a_port(&[]);
-    let silent: Vec<_> = (0..20).map(|_| site.connect()).collect();
+    let silent: Vec<_> = (0..2 * QUIET).map(|_| site.connect()).collect();
     let half = site.request("POST /v1/jobs").header("content-length", "100").leave();
-    until("they were let in", || super::sockets(host.id()) > 20);
+    until("they were let in", || sockets(host.id()) > QUIET);
     host.signal("TERM");
     let ended: backlot_tests::Ended = Process::wait_unread(host);
     assert_eq!(ended.code, Some(0), "{ended:?}");
