@@ -3,7 +3,7 @@
 use backlot_tests::{Agent, Asks as _, Data, Remote, Response, Site, text, waiting};
 use serde_json::{Value, json};
 
-use super::long;
+use super::{long, until};
 
 /// C44: what one session has started is told to it alone, also when it was away.
 #[test]
@@ -58,6 +58,9 @@ fn c44_endings_and_lists_are_the_owners_alone() {
         assert!(first.contains(task), "{first}");
         assert!(back.look(task).contains("line 20"));
     }
+    // That it was told is written down once it was, and holds for every way in from then on.
+    let owed = || a.get("/v1/sessions/a/owed")["jobs"].clone();
+    until("A has been told", || owed().as_array().is_none_or(Vec::is_empty));
     let second = text(&Remote::begin(&a).call("task_status", json!({})));
     assert!(!second.contains("[task-notification]"), "{second}");
     drop(heard);
