@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backlot_tests::{Agent, Asks as _, Data, LEAVE, kind};
+use backlot_tests::{Agent, Asks as _, Data, LEAVE, kind, waiting};
 use serde_json::{Value, json};
 
 use super::document;
@@ -33,10 +33,7 @@ fn c77_a_client_that_is_gone_ends_it_and_its_work_is_recorded() {
     let mut agent = Agent::start(&data, &["--session", "editor"]);
     let task = agent.spawn("ticker", &long());
     // Also while a call waits.
-    agent.send(
-        "tools/call",
-        &json!({"name": "task_status", "arguments": {"task_id": task, "wait_seconds": 100}}),
-    );
+    agent.send("tools/call", &waiting(&task));
     let ended = agent.leave();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.took < LEAVE, "{:?}", ended.took);
@@ -53,10 +50,7 @@ fn c77_the_work_of_a_client_that_is_gone_goes_on_in_the_host() {
     let _host = data.serve([""; 0]);
     let mut agent = Agent::start(&data, &["--session", "editor"]);
     let task = agent.spawn("ticker", &long());
-    agent.send(
-        "tools/call",
-        &json!({"name": "task_status", "arguments": {"task_id": task, "wait_seconds": 100}}),
-    );
+    agent.send("tools/call", &waiting(&task));
     let ended = agent.leave();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.took < LEAVE, "{:?}", ended.took);
@@ -68,6 +62,26 @@ fn c77_the_work_of_a_client_that_is_gone_goes_on_in_the_host() {
     let mut other = Agent::start(&data, &[]);
     let foreign = other.call("task_status", json!({"task_id": task}));
     assert_eq!(foreign["isError"], true, "{foreign}");
+}
+
+/// C77: a client that is killed, which closes all that it had open.
+#[test]
+fn c77_a_client_that_is_killed_ends_it() {
+    for has_host in [false, true] {
+        let data = Data::new();
+        let host = has_host.then(|| data.serve([""; 0]));
+        let mut agent = Agent::start(&data, &["--session", "editor"]);
+        let task = agent.spawn("ticker", &long());
+        agent.send("tools/call", &waiting(&task));
+        agent.process.close_stdout();
+        agent.process.close_stderr();
+        let ended = agent.leave();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.took < LEAVE, "{:?}", ended.took);
+        let status = data.json(["show", "--json", &task])["status"].clone();
+        assert_eq!(status, if has_host { "working" } else { "failed" });
+        drop(host);
+    }
 }
 
 /// C74: whatever goes wrong around it, stdout has messages alone.
@@ -91,10 +105,16 @@ fn c74_stdout_has_messages_and_nothing_else() {
         let mut agent = Agent::start_with(&data, &["-vv"], |command| {
             command.env("BACKLOT_PLUGINS", &plugins).env("BACKLOT_LOG", "trace");
         });
-        let trap = agent.spawn("faulty", &json!({"mode": "trap", "ms": 1}));
-        let prints = agent.spawn("ticker", &json!({"count": 3, "every_ms": 1}));
-        for task in [&trap, &prints] {
-            agent.call("task_status", json!({"task_id": task, "wait_seconds": 20}));
+        let noisy = [
+            ("faulty", json!({"mode": "trap", "ms": 1})),
+            ("faulty", json!({"mode": "panic"})),
+            ("faulty", json!({"mode": "flood-stdout", "bytes": 10_000})),
+            ("faulty", json!({"mode": "flood-stderr", "bytes": 10_000})),
+            ("ticker", json!({"count": 3, "every_ms": 1})),
+        ];
+        let tasks = noisy.map(|(kind, input)| agent.spawn(kind, &input));
+        for task in &tasks {
+            agent.wait(task);
         }
         // A kind is replaced meanwhile.
         fs::copy(kind("noop"), plugins.join("noop.wasm")).unwrap();
