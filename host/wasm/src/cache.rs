@@ -128,7 +128,7 @@ impl FileStamp {
     }
 
     /// Tells whether a later change of the file would show in its times.
-    fn is_settled(&self, now: SystemTime) -> bool {
+    pub(crate) fn is_settled(&self, now: SystemTime) -> bool {
         let last = self.modified.max(self.changed).0;
         let Ok(last) = u64::try_from(last) else { return true };
         let then = SystemTime::UNIX_EPOCH + Duration::from_secs(last + 1);

@@ -96,6 +96,11 @@ impl Plan {
     pub(crate) fn is_settling(&self) -> bool {
         self.0.values().any(|step| matches!(step, Step::Settle(_)))
     }
+
+    /// Tells whether there is nothing to do.
+    pub(crate) fn is_done(&self) -> bool {
+        self.0.values().all(|step| *step == Step::Keep)
+    }
 }
 
 impl Step {

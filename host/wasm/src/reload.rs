@@ -50,6 +50,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     known: BTreeMap<Kind, Known>,
+    /// What the last look has found.
+    seen: Vec<Seen>,
     strays: Vec<Stray>,
     trouble: Option<String>,
 }
@@ -283,6 +285,7 @@ impl Plugins {
             Err(error) => {
                 // It may come back, and what it had is no worse for that.
                 state.trouble = Some(chain(&error));
+                state.seen = Vec::new();
                 return Err(error);
             }
         };
@@ -293,6 +296,7 @@ impl Plugins {
         }
         let plan = Plan::of(&seen, &state.known, look);
         let is_settling = plan.is_settling();
+        state.seen = seen;
         let mut due = Vec::new();
         for (kind, step) in plan.0 {
             match step.leaves() {
@@ -304,6 +308,18 @@ impl Plugins {
             }
         }
         Ok((due, is_settling))
+    }
+
+    /// Tells whether the files that the last look has found are as they were, and nothing
+    /// is due for them. Whether there are others only the folder tells. Nothing is opened,
+    /// so that nobody is told of it who watches the folder. Blocks.
+    pub(crate) fn is_as_seen(&self) -> bool {
+        let seen = self.state().seen.clone();
+        let is_same = |it: &Seen| stamp(&path_of_kind(&self.0.folder, &it.kind)) == it.stamp;
+        seen.iter().all(is_same) && {
+            let state = self.state();
+            Plan::of(&seen, &state.known, Look::Watching).is_done()
+        }
     }
 
     /// Loads the file of a kind and swaps it in, or notes why not.

@@ -1,9 +1,9 @@
 //! Notices when a plugin folder changes, and has what changed taken.
 //!
-//! The system tells of changes where it can. Folders are looked at in any case every
-//! two seconds, which costs a few system calls: so nothing is stale for longer than
-//! that, whatever the system forgot to tell, and where it tells nothing that is all
-//! there is to it.
+//! The system tells of changes where it can. In any case it is looked every two seconds
+//! whether files and folders are what they were, which costs one wake-up of a thread and a
+//! few system calls: so nothing is stale for longer than that, whatever the system forgot
+//! to tell. Where it tells nothing, the folder is looked at anew each time.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use std::{
         mpsc::{self, Receiver, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use backlot_registry::Kind;
@@ -23,14 +23,23 @@ use notify::{
     EventKind, RecommendedWatcher, RecursiveMode, Watcher as _,
     event::{AccessKind, AccessMode},
 };
-use rustix::fs::statfs;
+use rustix::{
+    fd::OwnedFd,
+    fs::statfs,
+    time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    },
+};
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     sync::Notify,
     task::AbortHandle,
     time::{Instant, sleep, timeout_at},
 };
 
 use crate::{
+    cache::FileStamp,
     plan::Look,
     reload::{Due, Plugins},
 };
@@ -40,7 +49,7 @@ use crate::{
 const SETTLE: Duration = Duration::from_millis(40);
 /// How long news of changes may go on coming before the folder is looked at.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often the folder is looked at without any news.
+/// How often it is looked without any news whether the folder is what it was.
 const LOOK: Duration = Duration::from_secs(2);
 /// How often it is where news cannot be had.
 const POLL: Duration = Duration::from_secs(1);
@@ -117,7 +126,7 @@ impl Watch {
             watching: Mutex::new(watching),
         });
         // Of its own, so that neither guests nor whoever embeds the host hold it up.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let watch = Arc::clone(&shared);
         let (end, over) = mpsc::channel();
         thread::Builder::new().name("backlot-watch".to_owned()).spawn(move || {
@@ -163,10 +172,12 @@ impl Shared {
 async fn keep_up(plugins: &Plugins, shared: &Arc<Shared>) {
     let mut events = Events::new(shared);
     let mut loads = Loads::default();
+    let alarm = Alarm::new();
     let mut look = Look::Asked;
     loop {
-        // Before the look, so that what changes after it is heard of.
+        // Before the look, so that what changes after it is heard of, and seen.
         events.follow(plugins.folder(), shared);
+        let glance = events.glance();
         let settling = match plugins.look(look).await {
             Ok((due, settling)) => {
                 loads.begin(due);
@@ -179,17 +190,76 @@ async fn keep_up(plugins: &Plugins, shared: &Arc<Shared>) {
             }
         };
         look = Look::Watching;
-        let next = match shared.watching() {
-            _ if settling => SETTLE,
-            Watching::Events => LOOK,
-            Watching::Polling { .. } => POLL,
-        };
-        tokio::select! {
-            () = shared.stop.notified() => return,
-            () = shared.changed.notified(), if !settling => quiet(shared).await,
-            () = sleep(next) => {}
+        loop {
+            let next = match shared.watching() {
+                _ if settling => SETTLE,
+                Watching::Events => LOOK,
+                Watching::Polling { .. } => POLL,
+            };
+            tokio::select! {
+                () = shared.stop.notified() => return,
+                () = shared.changed.notified(), if !settling => quiet(shared).await,
+                () = alarm.after(next) => {
+                    let is_told = shared.watching() == Watching::Events;
+                    if !settling && is_told && glance.holds() && plugins.is_as_seen() {
+                        continue;
+                    }
+                }
+            }
+            break;
         }
     }
+}
+
+/// What folders were at one time.
+struct Glance {
+    folders: Vec<(PathBuf, FileStamp)>,
+    /// Whether whatever changes after it shows.
+    is_settled: bool,
+}
+
+impl Glance {
+    /// Tells whether they are still that.
+    fn holds(&self) -> bool {
+        let is_same = |(path, then): &(PathBuf, FileStamp)| now(path) == Some(*then);
+        self.is_settled && self.folders.iter().all(is_same)
+    }
+}
+
+/// Returns what a folder is now.
+fn now(path: &Path) -> Option<FileStamp> {
+    fs::metadata(path).ok().map(|about| FileStamp::from(&about))
+}
+
+/// Wakes whoever waits once, when it is time. The runtime's own clock wakes a thread two or
+/// three times on the way to what is far off.
+struct Alarm(Option<AsyncFd<OwnedFd>>);
+
+impl Alarm {
+    fn new() -> Self {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let clock = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(io::Error::from);
+        #[expect(deprecated, reason = "the other form is unsafe, and the descriptor is owned")]
+        let clock = clock.and_then(|it| AsyncFd::with_interest(it, Interest::READABLE));
+        Self(clock.inspect_err(|error| tracing::debug!("there is no alarm: {error}")).ok())
+    }
+
+    async fn after(&self, time: Duration) {
+        match &self.0 {
+            Some(clock) if rings(clock, time).await.is_ok() => {}
+            _ => sleep(time).await,
+        }
+    }
+}
+
+/// Waits until a clock that is set to a time from now has rung.
+async fn rings(clock: &AsyncFd<OwnedFd>, time: Duration) -> io::Result<()> {
+    let it_value = Timespec::try_from(time).map_err(io::Error::other)?;
+    let once = Itimerspec { it_interval: Timespec::default(), it_value };
+    // Whatever it was set to before is forgotten with that.
+    timerfd_settime(clock.get_ref(), TimerfdTimerFlags::empty(), &once)?;
+    let read = |clock: &OwnedFd| Ok(rustix::io::read(clock, &mut [0_u8; 8])?);
+    clock.async_io(Interest::READABLE, read).await.map(drop)
 }
 
 /// Waits until no more news comes for a moment, or for too long.
@@ -249,6 +319,16 @@ impl Events {
                 none
             }
         }
+    }
+
+    /// Returns what the folders are that the system tells of.
+    fn glance(&self) -> Glance {
+        let time = SystemTime::now();
+        let folders = self.folders.keys().filter_map(|path| Some((path.clone(), now(path)?)));
+        let folders: Vec<_> = folders.collect();
+        let is_whole = folders.len() == self.folders.len() && !folders.is_empty();
+        let is_settled = is_whole && folders.iter().all(|(_, it)| it.is_settled(time));
+        Glance { folders, is_settled }
     }
 
     /// Sees to it that the system tells of changes of that folder, of links to it and
