@@ -21,7 +21,7 @@ use backlot::{
     backlot_jobs::{DataFolder, output::Limits},
 };
 use backlot_surface::{Client, wire::SpawnRequest};
-use backlot_tests::{backlot as built, kinds, program};
+use backlot_tests::{backlot as built, cache, kinds, program};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -83,14 +83,13 @@ fn main() -> Result<()> {
 /// Calls a kind that does nothing, in a host of the agent's own and over one that stays,
 /// with as many bare syncs in between.
 fn calls(report: &mut Report, folder: &Path) -> Result<()> {
-    let cache = folder.join("cache");
     for (name, target) in [("embedded", true), ("bridged", false)] {
         let data = folder.join(name);
         let _host = match name {
-            "bridged" => Some(Started::serve(&data, &cache)?),
+            "bridged" => Some(Started::serve(&data)?),
             _ => None,
         };
-        let mut agent = Agent::start(&data, &cache)?;
+        let mut agent = Agent::start(&data)?;
         for _ in 0..100 {
             agent.call()?;
         }
@@ -254,7 +253,10 @@ impl Lines {
 
 /// Looks at a host that has nothing to do.
 fn idle(report: &mut Report, folder: &Path) -> Result<()> {
-    let host = Started::serve(&folder.join("idle"), &folder.join("cache"))?;
+    let data = folder.join("idle");
+    let host = Started::serve(&data)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(has_kinds(&data))?;
     // It is time itself that is to pass, with nothing to wait for.
     thread::sleep(SETTLES);
     let before = switches(host.id())?;
@@ -279,6 +281,23 @@ fn idle(report: &mut Report, folder: &Path) -> Result<()> {
         report.figure(&format!("idle_{key}_mib"), &label, part, "MiB", Target::None);
     }
     Ok(())
+}
+
+/// Waits until a host has loaded what its plugin folder has.
+async fn has_kinds(data: &Path) -> Result<()> {
+    let client = Client::connect(&DataFolder::open(data)?.socket_address()).await?;
+    let names = fs::read_dir(kinds())?.map(|entry| entry.map(|it| it.path()));
+    let names: Vec<_> = names.collect::<Result<_, _>>()?;
+    let count = names.iter().filter(|it| it.extension() == Some("wasm".as_ref())).count();
+    let begun = Instant::now();
+    loop {
+        let loaded = client.kinds().await?.kinds;
+        if loaded.iter().filter(|kind| kind.current.is_some()).count() == count {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(120), "not all kinds are there");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// Returns how often each thread of a process has been switched to, with its name.
@@ -349,8 +368,8 @@ impl Started {
     }
 
     /// Starts a host that stays, at a port as well, and returns once it serves.
-    fn serve(data: &Path, cache: &Path) -> Result<Self> {
-        let mut command = backlot(data, cache);
+    fn serve(data: &Path) -> Result<Self> {
+        let mut command = backlot(data);
         command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--expose", "noop"]);
         let mut started = Self::start(command)?;
         let line = started.line()?;
@@ -377,11 +396,11 @@ impl Drop for Started {
 }
 
 /// Returns the command of the real program over a data folder.
-fn backlot(data: &Path, cache: &Path) -> Command {
+fn backlot(data: &Path) -> Command {
     let mut command = Command::new(built());
     command
         .env("BACKLOT_DATA", data)
-        .env("BACKLOT_CACHE", cache)
+        .env("BACKLOT_CACHE", cache())
         .env("BACKLOT_PLUGINS", kinds())
         .env("XDG_CONFIG_HOME", "/nonexistent")
         .env_remove("BACKLOT_POLICY")
@@ -397,8 +416,8 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(data: &Path, cache: &Path) -> Result<Self> {
-        let mut command = backlot(data, cache);
+    fn start(data: &Path) -> Result<Self> {
+        let mut command = backlot(data);
         command.args(["mcp", "--expose", "noop"]);
         let mut agent = Self { process: Started::start(command)?, asked: 0 };
         let client = json!({"name": "bench", "version": "1"});
