@@ -262,7 +262,7 @@ impl Inner {
         let request = read.and_then(|job| job.stop.clone().or_else(|| self.owed_stop(&job)));
         let is_wanted = match &request {
             Some(stop) => stop.after_step,
-            None => !self.is_closed(),
+            None => !self.is_ending(),
         };
         if is_on_it && is_wanted {
             return true;

@@ -49,6 +49,7 @@ struct Hold(Arc<Inner>);
 impl Drop for Hold {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
+        self.0.is_ending.store(true, Ordering::Release);
         self.0.turn.notify_one();
         self.0.give_up();
     }
@@ -113,7 +114,10 @@ pub(crate) struct Inner {
     pub(crate) first_launches: Mutex<HashSet<JobId>>,
     busy: Arc<Busy>,
     unwritten: Mutex<(usize, Option<String>)>,
+    /// Whether nothing is launched any more.
     is_closed: AtomicBool,
+    /// Whether what was launched meanwhile is not to go on either.
+    is_ending: AtomicBool,
     /// Whether what cannot be written is not tried again any more.
     has_given_up: AtomicBool,
     giving_up: Notify,
@@ -155,6 +159,7 @@ impl Manager {
             busy: Arc::default(),
             unwritten: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             has_given_up: AtomicBool::new(false),
             giving_up: Notify::new(),
             report_panics: AtomicU64::new(0),
@@ -215,6 +220,7 @@ impl Manager {
     /// the runs ends them. Returns whether all was written.
     pub async fn close(&self, bound: Duration) -> bool {
         let inner = &self.inner;
+        inner.is_ending.store(true, Ordering::Release);
         self.refuse();
         let deadline = Instant::now() + bound;
         loop {
@@ -382,6 +388,10 @@ impl Inner {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
     }
 
     /// Counts something that has to come to its end before the manager is closed, until

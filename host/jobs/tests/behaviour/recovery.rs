@@ -214,6 +214,24 @@ async fn c69_a_close_waits_for_what_can_be_written_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_that_was_being_launched_when_no_more_were_goes_on() {
+    for host in hosts().await {
+        let (go, wait) = tokio::sync::oneshot::channel();
+        host.runs.begin(Beginning::After(wait, Box::new(Beginning::Start)));
+        let manager = host.manager.clone();
+        let spawn = tokio::spawn(async move { manager.spawn(work()).await });
+        until(|| host.runs.launches() == 1).await;
+        host.manager.refuse();
+        go.send(()).unwrap();
+        let job = spawn.await.unwrap().unwrap();
+        settle_down().await;
+        assert_eq!(host.stands(job.id).await, Status::Working);
+        host.runs.next().await.complete("done");
+        assert_eq!(host.ended(job.id).await.status(), Status::Completed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn c69_a_run_that_was_being_launched_at_the_close_is_stopped() {
     for host in hosts().await {
         let (go, wait) = tokio::sync::oneshot::channel();
