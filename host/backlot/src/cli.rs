@@ -88,7 +88,7 @@ impl Common {
     pub(crate) fn config(&self, instances: u32) -> Config {
         let mut config =
             Config { instances: Some(instances), profile: self.profile, ..Config::default() };
-        if let Some(plugins) = named(self.plugins.as_deref(), "BACKLOT_PLUGINS") {
+        if let Some(plugins) = self.named_plugins() {
             config.plugins = plugins;
         }
         if let Some(cache) = named(self.cache.as_deref(), "BACKLOT_CACHE") {
@@ -103,6 +103,11 @@ impl Common {
     /// Returns the configuration of a host that starts tasks, with the policy.
     pub(crate) fn config_with_policy(&self, instances: u32) -> Result<Config, PolicyFileError> {
         Ok(Config { policy: self.policy()?, ..self.config(instances) })
+    }
+
+    /// Returns the plugin folder that a flag or the environment names, if one does.
+    pub(crate) fn named_plugins(&self) -> Option<PathBuf> {
+        named(self.plugins.as_deref(), "BACKLOT_PLUGINS")
     }
 
     /// Returns the data folder, unless there is no home to have one in.

@@ -584,18 +584,19 @@ impl Side {
         let Some(expects) = &request.expects else { return Ok(()) };
         let about = &self.about;
         let other = |what: &str, wanted: Option<&PathBuf>, found: Option<&String>| {
-            let shown = |path: Option<String>| path.unwrap_or_else(|| "none".to_owned());
-            let wanted = wanted.map(|path| path.display().to_string());
-            if wanted.as_ref() == found {
+            // Whoever names none takes the host's.
+            let Some(wanted) = wanted.map(|path| path.display().to_string()) else {
+                return Ok(());
+            };
+            if Some(&wanted) == found {
                 return Ok(());
             }
+            let found = found.map_or("none", String::as_str);
             Err(Failure::new(
                 Reason::OtherHost,
                 format!(
-                    "process {} holds the data folder, and its {what} is {}, not {}",
+                    "process {} holds the data folder, and its {what} is {found}, not {wanted}",
                     about.pid,
-                    shown(found.cloned()),
-                    shown(wanted)
                 ),
             ))
         };

@@ -162,6 +162,11 @@ impl Principal {
             let hint = "whoever runs the host can allow it with a policy (`backlot policy --help`)";
             return refused("may ask for no grants: the host has no policy that judges them", hint);
         }
+        if let (Some(much), false) = (request.grant.much(), has_policy) {
+            let what = format!("may ask for no more {much}: the host has no policy that judges it");
+            let hint = "ask for less, or leave it out";
+            return refused(&what, hint);
+        }
         Ok(())
     }
 }
@@ -219,5 +224,15 @@ mod tests {
         assert_eq!(may(&user, &file, true), (false, true, false));
         assert_eq!(may(&user, &reaching, false), (false, true, false));
         assert_eq!(may(&user, &reaching, true), (false, true, true));
+        for grant in [
+            Grant { memory: Some(257 << 20), ..Grant::default() },
+            Grant { work_folder: Some(u64::MAX), ..Grant::default() },
+            Grant { grace_ms: Some(60_001), ..Grant::default() },
+        ] {
+            let much = SpawnRequest { grant, ..SpawnRequest::default() };
+            assert_eq!(may(&user, &much, false), (false, true, false), "{much:?}");
+            assert_eq!(may(&user, &much, true), (false, true, true), "{much:?}");
+            assert_eq!(may(&operator, &much, false), (true, true, true), "{much:?}");
+        }
     }
 }

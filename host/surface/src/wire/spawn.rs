@@ -130,6 +130,21 @@ impl Grant {
         [dirs, env, net, udp, http, private].into_iter().any(|asked| !asked.is_empty())
     }
 
+    /// Returns what it asks more of than tasks get that nobody says anything about, where
+    /// that is a limit which somebody who is not the operator could hurt others by.
+    pub(crate) fn much(&self) -> Option<&'static str> {
+        if self.memory.is_some_and(|bytes| bytes > MUCH_MEMORY) {
+            return Some("memory than 256 MiB");
+        }
+        if self.work_folder.is_some_and(|bytes| bytes > MUCH_WORK_FOLDER) {
+            return Some("room in a work folder than 1 GiB");
+        }
+        if self.grace_ms.is_some_and(|ms| ms > MUCH_GRACE_MS) {
+            return Some("time to wind down than a minute");
+        }
+        None
+    }
+
     /// Tells whether it grants nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -159,6 +174,12 @@ pub enum Target {
     File(PathBuf),
 }
 
+/// How much linear memory a task has of which nothing is said, in bytes.
+const MUCH_MEMORY: u64 = 256 << 20;
+/// How much a work folder takes where no policy says more, in bytes.
+const MUCH_WORK_FOLDER: u64 = 1 << 30;
+/// How long somebody may have a stop wait, in milliseconds.
+const MUCH_GRACE_MS: u64 = 60_000;
 /// The longest label that is taken, in bytes. A line of it is shown.
 const LABEL: usize = 4 << 10;
 /// The longest name of a session, in bytes.

@@ -115,9 +115,8 @@ async fn prepare(mut args: Run, common: &Common, console: &Console) -> Result<Pr
         }
         wanted.read(&mut args.with, Limits::default().input).await?;
         wanted.put_into(&mut request);
-        let plugins = common.config(0).plugins;
         request.expects = Some(Expects {
-            plugins: Some(absolute(&plugins)?),
+            plugins: common.named_plugins().map(|folder| absolute(&folder)).transpose()?,
             // One that says nothing of tasks judges nothing, as the host has it too.
             policy: common
                 .policy_file()
