@@ -100,7 +100,8 @@ fn jobs_have_their_time_before_they_are_stopped() {
     // Nothing is begun any more, and what runs goes on.
     let refused = data.run(["run", "--detach", "noop"]);
     assert_ne!(refused.code, Some(0), "{refused:?}");
-    assert_eq!(short.wait().code, Some(0));
+    let short = short.wait();
+    assert_eq!(short.code, Some(0), "{short:?}");
     assert_eq!(data.json(["show", "--json", &short_id])["status"], "completed");
     assert_eq!(data.json(["show", "--json", &long])["status"], "working");
     // Once it has ended as well the host has nothing to wait for.
