@@ -294,12 +294,14 @@ impl Holding {
             loop {
                 // Made before the look, so that no change falls between.
                 let changed = self.jobs.changed();
-                let Ok(census) = self.jobs.census().await else { return };
-                if census.working == 0 {
-                    return;
-                }
-                if told.replace(census.working) != Some(census.working) {
-                    tell(census.working);
+                match self.jobs.census().await {
+                    Ok(census) if census.working == 0 => return,
+                    Ok(census) if told.replace(census.working) != Some(census.working) => {
+                        tell(census.working);
+                    }
+                    Ok(_) => {}
+                    // They have their time as well where they cannot be counted.
+                    Err(error) => tracing::warn!("what runs cannot be counted: {error}"),
                 }
                 changed.await;
             }

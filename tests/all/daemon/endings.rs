@@ -69,7 +69,6 @@ fn c69_the_second_signal_ends_it_fast_and_leaves_what_can_be_recovered() {
     let recovered = document(&next.line())["recovered"].clone();
     let count = |what: &str| recovered[what].as_u64().unwrap();
     // Those that the ladder has ended in time are told of, and the others are interrupted.
-    assert!(count("interrupted") >= 1, "{recovered}");
     assert_eq!(count("interrupted") + count("owed"), 5, "{recovered}");
     for job in &jobs {
         let job = data.json(["show", "--json", job]);
