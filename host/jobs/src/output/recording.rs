@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Part, Stream,
-    segment::{self, Header, Next, PAYLOAD, Segment},
+    segment::{self, Header, Next, Segment},
 };
 
 /// How often segments that were there a moment ago may be gone when they are opened.
@@ -73,7 +73,6 @@ impl Recording {
         };
         let mut portion = Portion { pieces: Vec::new(), next: after };
         cursor.seek(&self.folder, after)?;
-        cursor.expect(after, max_bytes);
         let mut room = max_bytes;
         while room > 0 {
             let Some((piece, is_whole)) = cursor.piece(&self.folder, portion.next, room)? else {
@@ -220,16 +219,6 @@ impl Cursor {
             self.segment = Some(later);
         }
         Ok(true)
-    }
-
-    /// Has no more read ahead than what is asked for from an offset on, unless that is far
-    /// off. Many read a little each, in turns, and whatever is read ahead is read anew for
-    /// each of them.
-    fn expect(&mut self, after: u64, bytes: usize) {
-        let is_near = after.saturating_sub(self.passed) <= PAYLOAD as u64;
-        if let Some(segment) = &mut self.segment {
-            segment.expect(if is_near { bytes } else { usize::MAX });
-        }
     }
 
     fn rest(&mut self) {

@@ -122,8 +122,6 @@ pub(super) struct Segment {
     /// Bytes of the file, from `window_place` on.
     window: Vec<u8>,
     window_place: u64,
-    /// How much is read ahead, in bytes.
-    read_ahead: u64,
 }
 
 /// What comes next in a segment.
@@ -161,15 +159,7 @@ impl Segment {
         };
         let place = HEAD as u64;
         let window = Vec::new();
-        Ok(Some(Self {
-            number,
-            file,
-            key: None,
-            place,
-            window,
-            window_place: place,
-            read_ahead: WINDOW,
-        }))
+        Ok(Some(Self { number, file, key: None, place, window, window_place: place }))
     }
 
     /// Returns whether the segment has begun, and how.
@@ -207,13 +197,6 @@ impl Segment {
     /// Goes on behind a frame.
     pub(super) fn pass(&mut self, header: &Header) {
         self.place += header.frame();
-    }
-
-    /// Has no more read ahead than what holds so many bytes of payload, whatever frames
-    /// they are in.
-    pub(super) fn expect(&mut self, bytes: usize) {
-        let frame = HEADER as u64 + PAYLOAD as u64;
-        self.read_ahead = (bytes as u64).saturating_add(frame).min(WINDOW);
     }
 
     /// Forgets what was read ahead.
@@ -280,13 +263,13 @@ impl Segment {
     /// Reads from the next frame on.
     fn fill(&mut self) -> io::Result<()> {
         self.window_place = self.place;
-        self.window = self.read(self.place, self.read_ahead)?;
+        self.window = self.read(self.place)?;
         Ok(())
     }
 
-    /// Returns what is there from a place on, up to so many bytes.
-    fn read(&self, place: u64, most: u64) -> io::Result<Vec<u8>> {
-        let there = self.file.metadata()?.len().saturating_sub(place).min(most);
+    /// Returns what is there from a place on, up to [`WINDOW`] bytes.
+    fn read(&self, place: u64) -> io::Result<Vec<u8>> {
+        let there = self.file.metadata()?.len().saturating_sub(place).min(WINDOW);
         let mut bytes = vec![0; usize::try_from(there).unwrap_or(0)];
         let mut count = 0;
         while count < bytes.len() {
@@ -305,7 +288,7 @@ impl Segment {
     fn find_frame(&self, mut place: u64) -> io::Result<Option<u64>> {
         let Some(key) = self.key else { return Ok(None) };
         loop {
-            let bytes = self.read(place, WINDOW)?;
+            let bytes = self.read(place)?;
             let Some(last) = bytes.len().checked_sub(HEADER) else { return Ok(None) };
             let is_frame =
                 |at: &usize| Header::read(&bytes[*at..], key, place + *at as u64).is_some();
