@@ -8,7 +8,7 @@ use std::{pin::Pin, sync::Arc};
 
 use axum::{extract::State, http::HeaderMap, response::Response};
 use backlot_jobs::{
-    Job, JobId, LookError, Status,
+    JobId, LookError, Status,
     output::{Part, Recording},
 };
 use backlot_registry::Caller;
@@ -62,8 +62,9 @@ struct Follower {
     status: Option<Status>,
     /// What is to be told of that, behind the output before it.
     stands: Option<Bytes>,
-    /// The job as it ended.
-    ended: Option<Job>,
+    /// The job as it ended, and no more of it than is told: its result may be large, and
+    /// whoever reads slowly is here for long.
+    ended: Option<Box<JobView>>,
     recorded: Signal,
     changed: Signal,
     /// Whether the job may have changed since it was looked at.
@@ -142,9 +143,8 @@ impl Follower {
             if let Some(event) = self.stands.take() {
                 return Ok(event);
             }
-            if let Some(job) = &self.ended {
-                let view = JobView::brief(job, None);
-                return Ok(self.last("ended", &view));
+            if let Some(job) = self.ended.take() {
+                return Ok(self.last("ended", &*job));
             }
             tokio::select! {
                 () = self.recorded.come() => self.has_news = true,
@@ -172,7 +172,7 @@ impl Follower {
         self.has_news = true;
         if status.is_terminal() {
             self.stands = None;
-            self.ended = Some(job);
+            self.ended = Some(Box::new(JobView::brief(&job, None)));
             return Ok(None);
         }
         self.ended = None;
