@@ -252,6 +252,28 @@ fn a_reader_that_never_reads_holds_up_nobody() {
 }
 
 #[test]
+fn slow_followers_of_a_job_that_has_ended_do_not_each_keep_its_result() {
+    const FOLLOWERS: usize = 400;
+    let data = Data::new();
+    let (host, site) = data.serve_at_a_port(&[]);
+    // More output than the system takes for a connection.
+    let input = json!({"bytes": 20_000_000}).to_string();
+    let pour = json!({"file": backlot_tests::program("pour"), "input": input});
+    let job = site.post("/v1/jobs", &pour)["id"].as_str().unwrap().to_owned();
+    let result = site.end(&job)["result"].as_str().map_or(0, str::len);
+    assert!(FOLLOWERS * result > 300 << 20, "the result has {result} bytes");
+    let before = host.resident();
+    let path = format!("/v1/jobs/{job}/stream");
+    let mut followers: Vec<Events> = (0..FOLLOWERS).map(|_| site.events(&path, None)).collect();
+    for follower in &mut followers {
+        assert_eq!(follower.next().unwrap().name, "output");
+    }
+    let grown = host.resident().saturating_sub(before);
+    assert!(grown < BOUND, "{grown}");
+    check_served(&site);
+}
+
+#[test]
 fn clients_that_vanish_in_the_middle_leave_nothing() {
     let data = Data::new();
     let (host, site) = data.serve_at_a_port(&[]);
