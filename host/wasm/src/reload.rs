@@ -157,11 +157,12 @@ impl Plugins {
     /// When there is no such kind, its file cannot be run, or the kind was unloaded or
     /// drained and not loaded again.
     pub async fn current(&self, kind: &Kind) -> Result<Component, KindError> {
-        let path = self.path(kind).await?;
-        let stamp = {
-            let path = path.clone();
-            on_a_thread(move || Ok::<_, KindError>(stamp(&path))).await?
-        };
+        let path = path_of_kind(&self.0.folder, kind);
+        let look = path.clone();
+        // Both on one thread, for each start of a task comes here.
+        let stamp = on_a_thread(move || Ok::<_, KindError>(is_there(&look).then(|| stamp(&look))));
+        let missing = || KindError::missing(&self.0.folder, kind.clone());
+        let stamp = stamp.await?.ok_or_else(missing)?;
         let known = self.state().known.get(kind).copied();
         match self.0.catalog.current(kind) {
             Some(component) if known == Some(Known::Tried(stamp)) => Ok(component),
@@ -393,15 +394,10 @@ impl Plugins {
     async fn path(&self, kind: &Kind) -> Result<PathBuf, KindError> {
         let path = path_of_kind(&self.0.folder, kind);
         let look = path.clone();
-        // A link to nothing is a file that cannot be read, and is told so.
-        let missing = on_a_thread(move || {
-            let found = fs::symlink_metadata(&look);
-            Ok::<_, KindError>(found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound))
-        });
-        if !missing.await? {
-            return Ok(path);
+        match on_a_thread(move || Ok::<_, KindError>(is_there(&look))).await? {
+            true => Ok(path),
+            false => Err(KindError::missing(&self.0.folder, kind.clone())),
         }
-        Err(KindError::missing(&self.0.folder, kind.clone()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -487,6 +483,13 @@ fn see(folder: &Path) -> io::Result<(Vec<Seen>, Vec<Stray>)> {
         }
     }
     Ok((seen, strays))
+}
+
+/// Tells whether there is a file, or what cannot be looked at. A link to nothing is a file
+/// that cannot be read, and is told so. Blocks.
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path)
+        .map_or_else(|error| error.kind() != io::ErrorKind::NotFound, |_| true)
 }
 
 /// Returns what a component file and the manifest beside it are now. Blocks.
