@@ -42,6 +42,7 @@ mod steady;
 mod stop;
 mod tree;
 mod waiting;
+mod watch;
 
 // What is said of jobs.
 mod notify;

@@ -1,6 +1,6 @@
 //! Looking at jobs: one, many, and until they have changed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use backlot_registry::{Caller, SessionId};
 use futures::future::join_all;
@@ -12,6 +12,7 @@ use crate::{
     manager::{Manager, guarded},
     resume::Hand,
     store::{Page, Query, StoreError},
+    watch::News,
 };
 
 /// Why a job cannot be looked at.
@@ -57,15 +58,19 @@ impl Manager {
     ) -> Result<Job, LookError> {
         let wait = wait.min(self.inner.config.max_wait);
         let deadline = Instant::now() + wait;
-        let watch = self.inner.watch(id);
+        // Before the look, so that no change falls between.
+        let awaited = self.inner.awaited.of(id);
         let job = loop {
-            // Made before the look, so that no change falls between.
-            let changed = watch.notified();
+            let looks = awaited.looks();
             let job = self.get(id, caller).await?;
             let status = job.status();
-            let is_due = status.is_terminal() || status == Status::InputRequired || wait.is_zero();
-            if is_due || timeout_at(deadline, changed).await.is_err() {
+            if status.is_terminal() || status == Status::InputRequired || wait.is_zero() {
                 break job;
+            }
+            match timeout_at(deadline, awaited.news(job.attempt, looks)).await {
+                Ok(News::Ended(job)) => break Arc::unwrap_or_clone(job),
+                Ok(News::Look) => {}
+                Err(_) => break self.get(id, caller).await?,
             }
         };
         if hand == Hand::Model && job.debt.is_some() {

@@ -28,6 +28,7 @@ use crate::{
     steady::SteadyClock,
     store::{Census, Change, ChangeError, Changed, Query, Refused, Store, StoreError},
     waiting::Waiting,
+    watch::{Awaited, Watches},
     world::World,
 };
 
@@ -100,7 +101,9 @@ pub(crate) struct Inner {
     pub(crate) clock: SteadyClock,
     pub(crate) runtime: Handle,
     /// Whoever waits for a job to change, by job.
-    watched: Mutex<HashMap<JobId, Weak<Notify>>>,
+    watched: Watches<Notify>,
+    /// Whoever waits for a job to end, by job.
+    pub(crate) awaited: Watches<Awaited>,
     pub(crate) waiting: Mutex<Waiting>,
     /// Wakes what starts jobs that wait.
     pub(crate) turn: Arc<Notify>,
@@ -149,7 +152,8 @@ impl Manager {
             config,
             clock,
             runtime: Handle::current(),
-            watched: Mutex::default(),
+            watched: Watches::default(),
+            awaited: Watches::default(),
             waiting: Mutex::default(),
             turn: Arc::default(),
             calls: Notify::new(),
@@ -312,6 +316,9 @@ impl Inner {
                     let jobs: Vec<JobId> = gone.iter().map(|gone| gone.job).collect();
                     for job in &jobs {
                         self.waiting().remove(*job);
+                        if let Some(awaited) = self.awaited.get(*job) {
+                            awaited.look();
+                        }
                         self.wake(*job);
                     }
                     self.drop_runs_of(&jobs);
@@ -352,6 +359,9 @@ impl Inner {
         if was_live && !status.is_live() && !self.waiting().is_empty() {
             self.turn.notify_one();
         }
+        if let Some(awaited) = self.awaited.get(job.id) {
+            awaited.tell(job);
+        }
         self.wake(job.id);
     }
 
@@ -365,21 +375,11 @@ impl Inner {
 
     /// Returns the job if the caller may see it.
     pub(crate) async fn find(&self, id: JobId, caller: &Caller) -> Result<Option<Job>, StoreError> {
-        let Some(job) = self.store.job(id).await? else { return Ok(None) };
-        let may_see = match caller {
-            Caller::Operator => true,
-            Caller::Anyone => false,
-            Caller::Session(session) if *session != job.spec.parent => false,
-            Caller::Session(session) => match JobId::of_session(session) {
-                Some(parent) => self.store.job(parent).await?.is_some(),
-                None => self
-                    .store
-                    .session(session.clone())
-                    .await?
-                    .is_some_and(|session| session.incarnation == job.spec.incarnation),
-            },
-        };
-        Ok(may_see.then_some(job))
+        match caller {
+            Caller::Operator => self.store.job(id).await,
+            Caller::Anyone => Ok(None),
+            Caller::Session(session) => self.store.job_of(id, session.clone()).await,
+        }
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -435,29 +435,12 @@ impl Inner {
 
     /// Returns what is notified whenever the job changes, for as long as it is held.
     pub(crate) fn watch(&self, job: JobId) -> Arc<Notify> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(notify) = watched.get(&job).and_then(Weak::upgrade) {
-            return notify;
-        }
-        // Whoever held the others may have gone without a change.
-        if watched.len() > 64 && watched.len().is_power_of_two() {
-            watched.retain(|_, notify| notify.strong_count() > 0);
-        }
-        let notify = Arc::new(Notify::new());
-        watched.insert(job, Arc::downgrade(&notify));
-        notify
+        self.watched.of(job)
     }
 
     pub(crate) fn wake(&self, job: JobId) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let notify = watched.get(&job).map(Weak::upgrade);
-        match notify {
-            Some(Some(notify)) => {
-                drop(watched);
-                notify.notify_waiters();
-            }
-            Some(None) => _ = watched.remove(&job),
-            None => {}
+        if let Some(watch) = self.watched.get(job) {
+            watch.notify_waiters();
         }
     }
 }
@@ -509,41 +492,5 @@ pub(crate) fn new_run() -> Result<RunId, NoRandom> {
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Manager").finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{LaunchError, Launched, Launcher, MemoryStore, Stop, Stopped};
-
-    struct Nothing;
-
-    impl Launcher for Nothing {
-        fn launch(
-            &self,
-            _: &Job,
-            _: RunId,
-        ) -> backlot_registry::BoxFuture<'_, Result<Launched, LaunchError>> {
-            Box::pin(async { Err(LaunchError::Unavailable("nothing is launched".into())) })
-        }
-
-        fn stop(&self, _: Stop) -> backlot_registry::BoxFuture<'_, Result<Stopped, String>> {
-            Box::pin(async { Ok(Stopped::Unknown) })
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn j19_waits_that_were_dropped_leave_next_to_nothing() {
-        let (store, world) = (Arc::new(MemoryStore::new()), World::new(Arc::new(Nothing)));
-        let opened = Manager::open(store, world, Config::default()).await;
-        let inner = opened.unwrap().0.inner;
-        let held = inner.watch(JobId::from_bits(0));
-        for bits in 1..10_000 {
-            drop(inner.watch(JobId::from_bits(bits)));
-        }
-        assert!(Arc::ptr_eq(&held, &inner.watch(JobId::from_bits(0))));
-        let watched = inner.watched.lock().unwrap().len();
-        assert!(watched <= 129, "{watched}");
     }
 }

@@ -40,6 +40,13 @@ pub trait Store: Send + Sync + 'static {
     /// Returns a job.
     fn job(&self, id: JobId) -> BoxFuture<'_, Result<Option<Job>, StoreError>>;
 
+    /// Returns a job if it works for that session as it is now.
+    fn job_of(
+        &self,
+        id: JobId,
+        session: SessionId,
+    ) -> BoxFuture<'_, Result<Option<Job>, StoreError>>;
+
     /// Returns the ids that begin so, at most two of them.
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>>;
 

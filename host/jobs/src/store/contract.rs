@@ -43,6 +43,7 @@ use crate::{
 macro_rules! store_contract {
     ($handles:expr) => {
         $crate::store_contract! { @each $handles;
+            a_job_is_had_by_the_session_that_it_works_for
             j1_a_job_is_found_by_what_its_id_begins_with
             j1_all_of_a_job_comes_back
             j1_a_run_that_is_followed_is_kept
@@ -129,7 +130,7 @@ fn kind(name: &str) -> Kind {
     Kind::new(name).unwrap()
 }
 
-fn spawned(parent: &str) -> Spawned {
+pub(crate) fn spawned(parent: &str) -> Spawned {
     Spawned {
         id: JobId::random().unwrap(),
         run: RunId::random().unwrap(),
@@ -176,7 +177,7 @@ fn completed(run: Option<RunId>) -> Event {
     Event::Finished { run, report: Report { result, ..report(Ending::Completed, "done") } }
 }
 
-fn failed(run: Option<RunId>) -> Event {
+pub(crate) fn failed(run: Option<RunId>) -> Event {
     Event::Finished { run, report: report(Ending::Failed(Failure::Work), "exit code: 3") }
 }
 
@@ -195,7 +196,7 @@ fn stop(by: &str) -> Event {
     Event::StopRequested { stop: StopRequest { by, why, at_ms: NOW_MS, after_step: true } }
 }
 
-fn new_run() -> RunId {
+pub(crate) fn new_run() -> RunId {
     RunId::random().unwrap()
 }
 
@@ -212,7 +213,7 @@ async fn refused(store: &dyn Store, change: Change) -> Refused {
     }
 }
 
-async fn open(store: &dyn Store, name: &str, incarnation: u64) -> Session {
+pub(crate) async fn open(store: &dyn Store, name: &str, incarnation: u64) -> Session {
     let session = Session { id: name.into(), incarnation, created_ms: NOW_MS };
     match make(store, Change::Open { session }).await {
         Changed::Session(session) => session,
@@ -234,7 +235,7 @@ fn removed(changed: Changed) -> Vec<JobId> {
     }
 }
 
-async fn spawn(store: &dyn Store, spawned: Spawned) -> Job {
+pub(crate) async fn spawn(store: &dyn Store, spawned: Spawned) -> Job {
     job_of(make(store, Change::Spawn(Box::new(spawned))).await)
 }
 
@@ -243,7 +244,7 @@ fn happening(job: JobId, event: Event, now_ms: u64) -> Change {
 }
 
 /// Has something happen, after which the store must have what it answered with.
-async fn happen(store: &dyn Store, job: &Job, event: Event) -> Job {
+pub(crate) async fn happen(store: &dyn Store, job: &Job, event: Event) -> Job {
     happen_at(store, job, event, NOW_MS).await
 }
 
@@ -853,12 +854,35 @@ pub async fn j16_a_session_of_the_same_name_is_another(handles: &Handles) {
     assert_eq!(open(store, "chat", 2).await.incarnation, 2);
     assert_eq!(handles.other.session("chat".into()).await.unwrap().unwrap().incarnation, 2);
     // What still comes in of the old one finds nothing.
+    assert_eq!(store.job_of(old.id, "chat".into()).await.unwrap(), None);
     let late = happening(old.id, completed(None), NOW_MS);
     assert_eq!(refused(store, late).await, Refused::NoJob(old.id));
     assert_eq!(ids(store, all_of("chat")).await, []);
     let job = spawn(store, Spawned { id: JobId::random().unwrap(), ..new }).await;
     assert_eq!(job.spec.incarnation, 2);
     assert_eq!(ids(&*handles.other, all_of("chat")).await, [job.id]);
+}
+
+/// Who asks for a job in the name of a session has those that work for it, and no others.
+pub async fn a_job_is_had_by_the_session_that_it_works_for(handles: &Handles) {
+    let (store, other) = (&*handles.one, &*handles.other);
+    let of = |job, session: SessionId| async move { other.job_of(job, session).await.unwrap() };
+    for session in ["chat", "elsewhere"] {
+        open(store, session, 1).await;
+    }
+    let above = spawn(store, spawned("chat")).await;
+    assert_eq!(of(above.id, "chat".into()).await, Some(above.clone()));
+    assert_eq!(of(above.id, "elsewhere".into()).await, None);
+    assert_eq!(of(above.id, "no-such".into()).await, None);
+    assert_eq!(of(JobId::random().unwrap(), "chat".into()).await, None);
+    // A job's own session is there for as long as the job is.
+    let its = above.id.session();
+    let below = spawn(store, spawned(its.as_str())).await;
+    assert_eq!(of(below.id, its.clone()).await, Some(below.clone()));
+    assert_eq!(of(below.id, "chat".into()).await, None);
+    make(store, Change::Delete { session: "chat".into() }).await;
+    assert_eq!(of(above.id, "chat".into()).await, None);
+    assert_eq!(of(below.id, its).await, None);
 }
 
 /// An entry has a number, in the order of the writing, and is there once.

@@ -236,6 +236,14 @@ impl Store for FaultyStore {
         self.read(move |store| store.job(id))
     }
 
+    fn job_of(
+        &self,
+        id: JobId,
+        session: SessionId,
+    ) -> BoxFuture<'_, Result<Option<Job>, StoreError>> {
+        self.read(move |store| store.job_of(id, session))
+    }
+
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>> {
         self.read(move |store| store.find(prefix))
     }

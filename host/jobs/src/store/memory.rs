@@ -81,6 +81,17 @@ impl Store for MemoryStore {
         Self::ready(self.tables().jobs.get(&id).map(|row| row.job.clone()))
     }
 
+    fn job_of(
+        &self,
+        id: JobId,
+        session: SessionId,
+    ) -> BoxFuture<'_, Result<Option<Job>, StoreError>> {
+        let tables = self.tables();
+        let job = tables.jobs.get(&id).map(|row| &row.job);
+        let own = job.filter(|job| job.spec.parent == session && tables.is_current(job));
+        Self::ready(own.cloned())
+    }
+
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>> {
         let within = prefix.first()..=prefix.last();
         let tables = self.tables();

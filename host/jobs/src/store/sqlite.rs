@@ -316,6 +316,14 @@ impl Store for SqliteStore {
         self.read(move |connection| read::job(connection, id))
     }
 
+    fn job_of(
+        &self,
+        id: JobId,
+        session: SessionId,
+    ) -> BoxFuture<'_, Result<Option<Job>, StoreError>> {
+        self.read(move |connection| read::job_of(connection, id, &session))
+    }
+
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>> {
         self.read(move |connection| read::find(connection, prefix))
     }

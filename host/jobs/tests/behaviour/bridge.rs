@@ -94,6 +94,14 @@ impl Store for Bridge {
         done(self.store().job(id))
     }
 
+    fn job_of(
+        &self,
+        id: JobId,
+        session: SessionId,
+    ) -> BoxFuture<'_, Result<Option<Job>, StoreError>> {
+        done(self.store().job_of(id, session))
+    }
+
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>> {
         done(self.store().find(prefix))
     }

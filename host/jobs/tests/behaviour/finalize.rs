@@ -182,6 +182,14 @@ impl Store for Meddler {
         self.store.job(id)
     }
 
+    fn job_of(
+        &self,
+        id: JobId,
+        session: SessionId,
+    ) -> BoxFuture<'_, Result<Option<Job>, StoreError>> {
+        self.store.job_of(id, session)
+    }
+
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>> {
         self.store.find(prefix)
     }

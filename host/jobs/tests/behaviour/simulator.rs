@@ -681,6 +681,14 @@ impl Store for Shaken {
         self.shake(move |store| store.job(id))
     }
 
+    fn job_of(
+        &self,
+        id: JobId,
+        session: SessionId,
+    ) -> BoxFuture<'_, Result<Option<Job>, StoreError>> {
+        self.shake(move |store| store.job_of(id, session))
+    }
+
     fn find(&self, prefix: Prefix) -> BoxFuture<'_, Result<Vec<JobId>, StoreError>> {
         self.shake(move |store| store.find(prefix))
     }

@@ -28,6 +28,19 @@ pub(super) fn job(connection: &Connection, id: JobId) -> Result<Option<Job>, Fau
     rows.next()?.map(|row| Ok(whole(row)?.1)).transpose()
 }
 
+/// Returns a job if it works for that session as it is now.
+pub(super) fn job_of(
+    connection: &Connection,
+    id: JobId,
+    session: &SessionId,
+) -> Result<Option<Job>, Fault> {
+    let moment = connection.unchecked_transaction()?;
+    let own = job(&moment, id)?.filter(|job| job.spec.parent == *session);
+    let Some(job) = own else { return Ok(None) };
+    let is_current = current(&moment, session)? == Some(job.spec.incarnation.cast_signed());
+    Ok(is_current.then_some(job))
+}
+
 /// Returns the ids that begin so, at most two of them.
 pub(super) fn find(connection: &Connection, prefix: Prefix) -> Result<Vec<JobId>, Fault> {
     let sql = "SELECT id FROM job WHERE id BETWEEN ?1 AND ?2 LIMIT 2";
