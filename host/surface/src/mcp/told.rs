@@ -153,13 +153,17 @@ impl Receipt {
     /// Settles what was told.
     async fn settle(mut self) {
         let manager = self.told.0.manager.clone();
+        let mut ids = self.ids.clone();
         for job in mem::take(&mut self.in_hand) {
-            if let Err(error) = manager.delivered(&job).await {
-                tracing::warn!(job = %job.id, "an ending in hand was not settled: {error}");
+            match manager.delivered(&job).await {
+                Ok(()) => ids.retain(|id| job.debt.as_ref() != Some(id)),
+                Err(error) => {
+                    tracing::warn!(job = %job.id, "an ending in hand was not settled: {error}");
+                }
             }
         }
         let Some(session) = self.session.clone() else { return };
-        let ids: Vec<DeliveryId> = self.ids.iter().cloned().collect();
+        let ids: Vec<DeliveryId> = ids.into_iter().collect();
         if let Err(error) = manager.settle(&session, &ids).await {
             tracing::warn!(%session, "endings that were told were not settled: {error}");
         }
