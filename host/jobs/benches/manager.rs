@@ -165,7 +165,7 @@ async fn costs(report: &mut Report, folder: &Path) {
         let target = if announced { Target::None } else { AtLeast(10_000.0) };
         let label = format!("{CALLERS} callers, spawn to end ({name})");
         report.figure(&format!("{name}_jobs_s"), &label, rate, "jobs/s", target);
-        let syncs = (after.batches - before.batches) as f64;
+        let syncs = (after.syncs - before.syncs) as f64;
         report.figure(
             &format!("{name}_syncs"),
             "  syncs for 1,000 jobs",

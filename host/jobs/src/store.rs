@@ -35,6 +35,9 @@ pub trait Store: Send + Sync + 'static {
     /// Once it resolves with `Ok`, the change outlives a crash of the machine, and
     /// every read that begins then sees it. Once it resolves with an error, nothing
     /// has changed. Dropping the future does not take the change back.
+    ///
+    /// A change that need not last ([`Change::need_last`]) outlives a crash of the process,
+    /// and one of the machine only with a later change that does.
     fn change(&self, change: Change) -> BoxFuture<'_, Result<Changed, ChangeError>>;
 
     /// Returns a job.
@@ -493,6 +496,13 @@ pub struct Head {
 }
 
 impl Change {
+    /// Tells whether the change has to outlive a crash of the machine from when it is made.
+    /// What was launched need not: no run outlives such a crash, and which task it was is of
+    /// use to those who look at it while it runs.
+    pub fn need_last(&self) -> bool {
+        !matches!(self, Self::Happen { event: Event::Launched { .. }, .. })
+    }
+
     /// Makes the change.
     ///
     /// # Errors

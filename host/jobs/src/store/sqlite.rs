@@ -78,8 +78,10 @@ impl Default for SqliteOptions {
 /// What a store has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SqliteStats {
-    /// Transactions that were written, with a sync each.
+    /// Transactions that were written.
     pub batches: u64,
+    /// Those of them that waited for the disk.
+    pub syncs: u64,
     /// Changes that were made in them, or refused.
     pub changes: u64,
     /// The most changes that shared one.
@@ -178,10 +180,11 @@ impl SqliteStore {
 
     /// Returns what it has done since it was opened.
     pub fn stats(&self) -> SqliteStats {
-        let Counters { batches, changes, largest_batch, undone, copies, log_pages } =
+        let Counters { batches, syncs, changes, largest_batch, undone, copies, log_pages } =
             &*self.counters;
         SqliteStats {
             batches: batches.load(Relaxed),
+            syncs: syncs.load(Relaxed),
             changes: changes.load(Relaxed),
             largest_batch: largest_batch.load(Relaxed),
             undone: undone.load(Relaxed),

@@ -51,6 +51,11 @@ impl Bridge {
         *store = open(&self.disk);
     }
 
+    /// Returns how often what is written was put on the disk.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.disk.syncs()
+    }
+
     fn store(&self) -> Arc<SqliteStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,9 +1,10 @@
 //! J0, J1, J21: what a job is, whose words it carries, and that its manager only reports.
 
-use backlot_jobs::{Code, RunId, Spawn, Status};
+use backlot_jobs::{Code, Config, RunId, Spawn, Status, Store as _};
 use backlot_registry::Cause;
+use futures::FutureExt as _;
 
-use crate::world::*;
+use crate::{bridge::Bridge, world::*};
 
 #[tokio::test(start_paused = true)]
 async fn j0_an_ending_is_reported_and_interrupts_nobody() {
@@ -106,6 +107,27 @@ async fn j1_the_task_and_the_code_of_a_run_are_recorded_beside_its_id() {
         let launched = host.when(job.id, |job| !job.code.is_empty()).await;
         assert_eq!(launched.digest_for(&kind("work")), Some("bb"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_is_on_the_disk_with_what_comes_after_it() {
+    let bridge = Bridge::new();
+    let host = Host::on(bridge.clone(), Config::default()).await;
+    let code = Code { kind: kind("work"), digest: "aa".into(), generation: 1 };
+    host.runs.run_code(code.clone());
+    let (before, writes) = (bridge.syncs(), host.store.writes());
+    let (job, run) = host.start().await;
+    host.when(job.id, |job| !job.code.is_empty()).await;
+    assert_eq!((bridge.syncs() - before, host.store.writes() - writes), (1, 2));
+    // Without it a crash takes what was launched, and nothing of the spawn.
+    let other = host.spawn(work()).await;
+    host.when(other.id, |job| !job.code.is_empty()).await;
+    bridge.crash(None);
+    let left = |id| bridge.job(id).now_or_never().unwrap().unwrap().unwrap();
+    assert_eq!(left(job.id).code, std::slice::from_ref(&code));
+    assert_eq!((left(other.id).status(), left(other.id).code), (Status::Working, vec![]));
+    assert_eq!(left(other.id).run(), other.run());
+    drop(run);
 }
 
 #[tokio::test(start_paused = true)]

@@ -112,7 +112,7 @@ fn written(store: &dyn Store) -> Vec<String> {
     let query = Query { limit: usize::MAX, ..Query::default() };
     let mut written = Vec::new();
     for job in at_once(store.list(query)).jobs {
-        let whole = at_once(store.job(job.id));
+        let whole = at_once(store.job(job.id)).map(lasting);
         written.push(format!("{whole:?} {:?}", at_once(store.past_runs(job.id))));
     }
     for session in SESSIONS {
@@ -120,6 +120,15 @@ fn written(store: &dyn Store) -> Vec<String> {
         written.push(format!("{open:?}"));
     }
     written
+}
+
+/// Returns a job without what need not outlive a crash of the machine: what it was that runs.
+fn lasting(mut job: Job) -> Job {
+    if let Phase::Working { run } = &mut job.phase {
+        (run.task, run.code) = (None, None);
+        job.code.clear();
+    }
+    job
 }
 
 fn simulate(ground: fn() -> Ground, seeds: std::ops::Range<u64>) {

@@ -1,8 +1,8 @@
 //! The one thread that writes.
 //!
-//! It takes all changes that wait, makes them in one transaction, syncs once, and
-//! answers. While it syncs, the next ones queue up; so the busier it is, the more
-//! changes share a sync, and nobody waits for the sake of company.
+//! It takes all changes that wait, makes them in one transaction, syncs once where any of
+//! them has to last, and answers. While it syncs, the next ones queue up; so the busier it
+//! is, the more changes share a sync, and nobody waits for the sake of company.
 
 use std::{
     path::PathBuf,
@@ -62,6 +62,7 @@ pub(super) struct Submitted {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) batches: AtomicU64,
+    pub(super) syncs: AtomicU64,
     pub(super) changes: AtomicU64,
     pub(super) largest_batch: AtomicU64,
     pub(super) undone: AtomicU64,
@@ -75,6 +76,8 @@ pub(super) struct Writer {
     /// For how long a lock is waited for that another process has.
     patience: Duration,
     memory: Memory,
+    /// Whether what is committed is on the disk then.
+    is_synced: bool,
     /// When another process has last written, as SQLite tells it.
     others: i64,
     counters: Arc<Counters>,
@@ -110,6 +113,7 @@ impl Writer {
             file,
             patience,
             memory: Memory::default(),
+            is_synced: true,
             others: 0,
             counters,
             unwatched: 0,
@@ -195,10 +199,12 @@ impl Writer {
         if let Some(error) = &self.broken {
             return Err(Failed::Begin(error.clone()));
         }
-        self.begin().map_err(|fault| Failed::Begin(self.at_fault(&fault)))?;
+        let begun = self.set_synced(changes.iter().any(|change| change.need_last()));
+        begun.and_then(|()| self.begin()).map_err(|fault| Failed::Begin(self.at_fault(&fault)))?;
         match self.apply(changes) {
             Ok(changed) => {
                 self.counters.batches.fetch_add(1, Relaxed);
+                self.counters.syncs.fetch_add(u64::from(self.is_synced), Relaxed);
                 self.counters.changes.fetch_add(changes.len() as u64, Relaxed);
                 self.counters.largest_batch.fetch_max(changes.len() as u64, Relaxed);
                 Ok(changed)
@@ -240,6 +246,17 @@ impl Writer {
             self.broken = Some(error.clone());
         }
         committed
+    }
+
+    /// Says whether what is committed from now on is to be on the disk then, with all that was
+    /// committed before. It cannot be said within a transaction.
+    fn set_synced(&mut self, is_synced: bool) -> Result<(), Fault> {
+        if self.is_synced != is_synced {
+            let level = if is_synced { "FULL" } else { "NORMAL" };
+            self.connection.pragma_update(None, "synchronous", level)?;
+            self.is_synced = is_synced;
+        }
+        Ok(())
     }
 
     /// Begins a transaction that writes, and waits for others that do.
