@@ -52,6 +52,7 @@ mod steps;
 mod store;
 mod terms;
 mod text;
+mod threads;
 mod trap;
 mod watch;
 mod work_folder;

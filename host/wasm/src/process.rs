@@ -26,7 +26,7 @@ use rustix::process::{
 };
 use tokio::sync::oneshot;
 
-use crate::{compile, limits::Bytes, schema, text};
+use crate::{compile, limits::Bytes, schema, text, threads};
 
 /// The first argument of a process that is asked to work.
 const ASKED: &str = "--backlot-compile";
@@ -181,8 +181,8 @@ pub(crate) fn given_up() -> (GiveUp, Events) {
     (GiveUp(sender.clone()), Events { received: Mutex::new(receiver), sender })
 }
 
-/// Does work that blocks on a thread of its own. It is the one that a process is
-/// started by, so it has to stay, and it is none of those that guests run on.
+/// Does work that blocks on a thread that does nothing else meanwhile. It is the one that a
+/// process is started by, so it has to stay, and it is none of those that guests run on.
 pub(crate) async fn on_a_thread<T, E>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E>
@@ -195,8 +195,8 @@ where
         // Whoever asked may be gone by now.
         let _ = done.send(work());
     };
-    let thread = thread::Builder::new().name("backlot-job".to_owned()).spawn(work);
-    thread.map_err(|error| JobError::Broken(format!("there is no thread for it: {error}")))?;
+    let given = threads::give(Box::new(work));
+    given.map_err(|error| JobError::Broken(format!("there is no thread for it: {error}")))?;
     result.await.unwrap_or_else(|_| Err(JobError::Broken("it has panicked".to_owned()).into()))
 }
 

@@ -54,6 +54,8 @@ struct State {
     seen: Vec<Seen>,
     strays: Vec<Stray>,
     trouble: Option<String>,
+    /// Whether the folder was on a disk of this machine at the last look.
+    is_near: bool,
 }
 
 /// A file of a plugin folder that can be no kind.
@@ -158,11 +160,16 @@ impl Plugins {
     /// drained and not loaded again.
     pub async fn current(&self, kind: &Kind) -> Result<Component, KindError> {
         let path = path_of_kind(&self.0.folder, kind);
-        let look = path.clone();
-        // Both on one thread, for each start of a task comes here.
-        let stamp = on_a_thread(move || Ok::<_, KindError>(is_there(&look).then(|| stamp(&look))));
-        let missing = || KindError::missing(&self.0.folder, kind.clone());
-        let stamp = stamp.await?.ok_or_else(missing)?;
+        let at_once = self.state().is_near.then(|| stamp_at_once(&path)).flatten();
+        let stamp = match at_once {
+            Some(stamp) => stamp,
+            None => {
+                let look = path.clone();
+                let look = move || Ok::<_, KindError>(is_there(&look).then(|| stamp(&look)));
+                let missing = || KindError::missing(&self.0.folder, kind.clone());
+                on_a_thread(look).await?.ok_or_else(missing)?
+            }
+        };
         let known = self.state().known.get(kind).copied();
         match self.0.catalog.current(kind) {
             Some(component) if known == Some(Known::Tried(stamp)) => Ok(component),
@@ -277,21 +284,25 @@ impl Plugins {
     ) -> Result<(Vec<Due>, bool), KindError> {
         let folder = self.0.folder.clone();
         let seen = on_a_thread(move || {
-            see(&folder).map_err(|source| KindError::Read { path: folder, source })
+            let is_near = is_near(&folder);
+            let seen = see(&folder).map_err(|source| KindError::Read { path: folder, source })?;
+            Ok((seen, is_near))
         })
         .await;
         let mut state = self.state();
-        let (seen, strays) = match seen {
+        let ((seen, strays), is_near) = match seen {
             Ok(seen) => seen,
             Err(error) => {
                 // It may come back, and what it had is no worse for that.
                 state.trouble = Some(chain(&error));
                 state.seen = Vec::new();
+                state.is_near = false;
                 return Err(error);
             }
         };
         state.trouble = None;
         state.strays = strays;
+        state.is_near = is_near;
         if state.known.len() > REMEMBERED {
             state.known.retain(|_, known| *known != Known::Gone);
         }
@@ -492,8 +503,58 @@ fn is_there(path: &Path) -> bool {
         .map_or_else(|error| error.kind() != io::ErrorKind::NotFound, |_| true)
 }
 
+/// The file systems that answer from this machine, by the numbers that statfs(2) lists: ext,
+/// XFS, Btrfs, F2FS, ZFS, tmpfs and what containers have over those. Others may have to ask
+/// somebody who does not answer.
+const NEAR: [u64; 7] =
+    [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x2FC1_2FC1, 0x0102_1994, 0x794C_7630];
+
+/// Tells whether a folder is on a disk of this machine. Blocks.
+fn is_near(folder: &Path) -> bool {
+    rustix::fs::statfs(folder).is_ok_and(|about| NEAR.contains(&(about.f_type as u64)))
+}
+
+/// Returns what a component file in a folder that is near and the manifest beside it are
+/// now: a matter of microseconds. `None` where more has to be asked, such as for a link,
+/// which may lead anywhere.
+fn stamp_at_once(path: &Path) -> Option<Stamp> {
+    let of = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(about) if about.is_symlink() => None,
+        Ok(about) => Some(Some(FileStamp::from(&about))),
+        Err(error) => (error.kind() == io::ErrorKind::NotFound).then_some(None),
+    };
+    let component = Some(of(path)??);
+    Some(Stamp { component, manifest: of(&path.with_extension("toml"))? })
+}
+
 /// Returns what a component file and the manifest beside it are now. Blocks.
 fn stamp(path: &Path) -> Stamp {
     let of = |path: &Path| fs::metadata(path).ok().map(|about| FileStamp::from(&about));
     Stamp { component: of(path), manifest: of(&path.with_extension("toml")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_is_looked_at_at_once_is_what_a_thread_would_see() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kind.wasm");
+        assert_eq!(stamp_at_once(&path), None);
+        fs::write(&path, b"one").unwrap();
+        assert_eq!(stamp_at_once(&path), Some(stamp(&path)));
+        let (manifest, elsewhere) = (path.with_extension("toml"), folder.path().join("else"));
+        fs::write(&elsewhere, b"").unwrap();
+        symlink(&elsewhere, &manifest).unwrap();
+        assert_eq!(stamp_at_once(&path), None, "a link may lead anywhere");
+        fs::rename(&elsewhere, &manifest).unwrap();
+        let both = stamp_at_once(&path);
+        assert!(both.is_some_and(|both| both == stamp(&path) && both.manifest.is_some()));
+        // Whose numbers are read by a kernel from memory, and are none of a disk.
+        assert!(!is_near(Path::new("/proc")));
+        assert!(!is_near(&folder.path().join("none")));
+    }
 }
