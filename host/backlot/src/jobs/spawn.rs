@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::atomic::Ordering};
 
-use backlot_jobs::{Job, LaunchError, Spawn, SpawnError};
+use backlot_jobs::{Job, JobId, LaunchError, Refused, Spawn, SpawnError};
 use backlot_registry::{Kind, SessionId, StartError};
 use backlot_surface::{
     Failure, Reason,
@@ -72,9 +72,20 @@ impl Jobs {
             trace: request.traceparent.clone(),
             ..Spawn::new(kind, session.clone(), input)
         };
-        // Last, so that what is refused before leaves none.
-        self.manager.open_session(session).await?;
-        self.manager.spawn(spawn).await.map_err(|error| match error {
+        // What is refused opens no session, and most are open: to look first would cost each
+        // spawn a read.
+        let spawned = match JobId::of_session(&session) {
+            None => self.manager.spawn(spawn.clone()).await,
+            Some(_) => Err(SpawnError::Refused(Refused::NoSession(session.as_str().to_owned()))),
+        };
+        let spawned = match spawned {
+            Err(SpawnError::Refused(Refused::NoSession(_))) => {
+                self.manager.open_session(session).await?;
+                self.manager.spawn(spawn).await
+            }
+            spawned => spawned,
+        };
+        spawned.map_err(|error| match error {
             // It came just before the host refused, and its run just after.
             SpawnError::Launch(LaunchError::Unavailable(_)) if self.is_leaving() => {
                 SpawnError::Closed.into()
