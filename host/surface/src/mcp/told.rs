@@ -13,6 +13,7 @@ use std::{
 use backlot_jobs::{DeliveryId, Job, JobId, Manager, message, output::Part};
 use backlot_registry::SessionId;
 use rmcp::model::Extensions;
+use tokio::task::yield_now;
 use tokio_util::task::TaskTracker;
 
 /// How many endings come with one answer; the others come with the next. It keeps an answer
@@ -152,6 +153,8 @@ impl Receipt {
 
     /// Settles what was told.
     async fn settle(mut self) {
+        // What was handed over goes first: whoever asked waits for that, and not for this.
+        yield_now().await;
         let manager = self.told.0.manager.clone();
         let mut ids = self.ids.clone();
         for job in mem::take(&mut self.in_hand) {
