@@ -52,7 +52,7 @@ struct Write {
 }
 
 impl Writer {
-    fn start(name: &str, stream: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn start(name: &str, stream: BorrowedFd<'_>) -> io::Result<Self> {
         // Not std's own handle: its buffer would be flushed on the way out of the
         // process, and its lock is held by a write that is stuck.
         let mut file = File::from(stream.try_clone_to_owned()?);

@@ -4,6 +4,7 @@
 //! holds it from then on. Nothing but messages is written to stdout.
 
 mod input;
+mod pipes;
 mod relay;
 
 use std::time::Duration;
@@ -11,13 +12,14 @@ use std::time::Duration;
 use backlot_jobs::JobId;
 use backlot_surface::{McpStream, Principal, Reason, mcp::serve_stream};
 use tokio::{
-    io::{DuplexStream, duplex, split, stdin},
+    io::{AsyncRead, DuplexStream, duplex, split},
     task::JoinHandle,
     time::timeout,
 };
 
 use self::{
     input::Input,
+    pipes::Out,
     relay::{End, Relay},
 };
 use super::{
@@ -52,7 +54,7 @@ pub(crate) async fn mcp(args: Mcp, common: &Common, console: &Console) -> anyhow
         Err(told) => return Ok(told.tell(false, console).await),
     };
     agent.tell_session();
-    let mut relay = Relay::new(console.out.clone(), Input::new(stdin()));
+    let mut relay = Relay::new(Out::new(console.out.clone()), Input::new(pipes::messages()));
     let mut is_first = true;
     loop {
         let opened = tokio::select! {
@@ -209,7 +211,7 @@ impl<'a> Agent<'a> {
     async fn serve_here(
         &self,
         here: Here,
-        mut relay: Relay,
+        mut relay: Relay<impl AsyncRead + Unpin>,
         signals: &mut Signals,
     ) -> anyhow::Result<Exit> {
         let Here { holding, stream, close, served } = here;

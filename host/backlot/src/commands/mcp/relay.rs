@@ -14,13 +14,16 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, Stdin, split},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, split},
     pin,
     time::timeout,
 };
 
-use super::input::{Input, Line};
-use crate::console::{Writer, is_closed};
+use super::{
+    input::{Input, Line},
+    pipes::Out,
+};
+use crate::console::is_closed;
 
 /// How long the server may take for its last answers once the client has left.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -42,14 +45,14 @@ pub(super) enum End {
 }
 
 /// A client, and what has to be known of it when the server is replaced.
-pub(super) struct Relay<R = Stdin> {
+pub(super) struct Relay<R> {
     input: Input<R>,
-    out: Writer,
+    out: Out,
     asked: Mutex<Asked>,
 }
 
 impl<R: AsyncRead + Unpin> Relay<R> {
-    pub(super) fn new(out: Writer, input: Input<R>) -> Self {
+    pub(super) fn new(out: Out, input: Input<R>) -> Self {
         Self { input, out, asked: Mutex::default() }
     }
 
