@@ -44,9 +44,9 @@ use report::{
 
 /// How many tools are called each way.
 const CALLS: usize = 500;
-/// How often the store has written durably when a call is answered: the job, what was
-/// launched for it, and its end. That its end was told is written afterwards.
-const WRITES: usize = 3;
+/// How often the store has waited for the disk when a call is answered: for the job, and for
+/// its end. That its end was told is written afterwards.
+const WRITES: usize = 2;
 /// How many follow an output, and how much it is.
 const FOLLOWERS: usize = 1_000;
 const OUTPUT: u64 = 100 << 20;
