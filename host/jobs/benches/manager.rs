@@ -39,7 +39,8 @@ use tokio::sync::oneshot;
 const CALLERS: usize = 64;
 const JOBS: usize = 60_000;
 const WORKING: usize = 10_000;
-const LIMITS: Limits = Limits { per_session: 20_000, total: 20_000, depth: 1, queued: 10_000 };
+const LIMITS: Limits =
+    Limits { per_session: 20_000, total: 20_000, depth: 1, queued: 10_000, ..Limits::NONE };
 
 /// Launches runs that have ended by then.
 struct Noop;
@@ -213,7 +214,7 @@ async fn recovery(report: &mut Report, folder: &Path) {
     let path = folder.join("crashed.db");
     let store = Arc::new(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
     let session = Session { id: "chat".into(), incarnation: 1, created_ms: 0 };
-    store.change(Change::Open { session }).await.unwrap();
+    store.change(Change::Open { session, limit: usize::MAX }).await.unwrap();
     let spawns = (0..WORKING).map(|_| store.change(Change::Spawn(Box::new(spawned()))));
     for spawned in futures::future::join_all(spawns).await {
         spawned.unwrap();

@@ -42,7 +42,8 @@ use report::{
 
 const CALLERS: usize = 64;
 const ENDED: usize = 1_000_000;
-const LIMITS: Limits = Limits { per_session: 10_000, total: 10_000, depth: 1, queued: 10_000 };
+const LIMITS: Limits =
+    Limits { per_session: 10_000, total: 10_000, depth: 1, queued: 10_000, ..Limits::NONE };
 const SESSIONS: usize = 1_000;
 
 fn session(number: usize) -> String {
@@ -215,7 +216,7 @@ async fn open(folder: &Path, name: &str) -> Arc<SqliteStore> {
     for number in 0..SESSIONS {
         let session =
             Session { id: session(number).as_str().into(), incarnation: 1, created_ms: 0 };
-        store.change(Change::Open { session }).await.unwrap();
+        store.change(Change::Open { session, limit: usize::MAX }).await.unwrap();
     }
     Arc::new(store)
 }

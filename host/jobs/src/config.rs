@@ -38,7 +38,16 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            limits: Limits { per_session: 64, total: 1_024, depth: 1, queued: 10_000 },
+            limits: Limits {
+                per_session: 64,
+                // However many sessions somebody has, half is left to others.
+                per_family: 512,
+                total: 1_024,
+                depth: 1,
+                queued: 10_000,
+                queued_per_family: 5_000,
+                sessions_per_family: 1_000,
+            },
             max_attempts: 3,
             max_continuations: 50,
             max_wait: Duration::from_secs(120),

@@ -66,9 +66,9 @@ pub use session::{Body, Entry, JobCard, Projected, Session, project};
 pub use spawn::{Spawn, SpawnError, StartAt};
 pub use stop::{StopError, StopReply};
 pub use store::{
-    Census, Change, ChangeError, Changed, FaultyStore, Gone, Head, Limits, MemoryStore, Page,
-    Query, Refused, Rows, Scope, Spawned, SqliteOptions, SqliteStats, SqliteStore, Store,
-    StoreError, contract, restore,
+    Census, Change, ChangeError, Changed, FaultyStore, Gone, Head, Limits, Load, MemoryStore, Of,
+    Page, Query, Refused, Rows, Scope, Spawned, SqliteOptions, SqliteStats, SqliteStore, Store,
+    StoreError, contract, family_of, restore,
 };
 pub use tree::TreeError;
 pub use world::{

@@ -70,7 +70,7 @@ mod tests {
 
         let store = MemoryStore::new();
         let session = crate::Session { id: "chat".into(), incarnation: 1, created_ms: 0 };
-        store.change(Change::Open { session }).await.unwrap();
+        store.change(Change::Open { session, limit: usize::MAX }).await.unwrap();
         let spec = crate::Spec {
             kind: Kind::new("work").unwrap(),
             input: String::new(),
@@ -97,7 +97,7 @@ mod tests {
             state: None,
             due_ms: 0,
             queue: false,
-            limits: Limits { per_session: 1, total: 1, depth: 1, queued: 1 },
+            limits: Limits { per_session: 1, total: 1, depth: 1, queued: 1, ..Limits::NONE },
             now_ms: 0,
         };
         let changed = store.change(Change::Spawn(Box::new(spawned))).await.unwrap();

@@ -144,6 +144,8 @@ pub enum Change {
     Open {
         /// The session.
         session: Session,
+        /// How many there may be below the one that it is below.
+        limit: usize,
     },
     /// Spawns a job.
     Spawn(Box<Spawned>),
@@ -243,12 +245,39 @@ pub struct Spawned {
 pub struct Limits {
     /// Those that work for one session.
     pub per_session: usize,
+    /// Those that work for a session and for those below it, as [`family_of`] has it: what
+    /// whoever has that session can take of all.
+    pub per_family: usize,
     /// All.
     pub total: usize,
     /// How many jobs may be above one another.
     pub depth: u32,
     /// How many may wait for a place or their time, in all.
     pub queued: usize,
+    /// How many of those may be of a session and those below it.
+    pub queued_per_family: usize,
+    /// How many sessions may be below one.
+    pub sessions_per_family: usize,
+}
+
+impl Limits {
+    /// No limit at all.
+    pub const NONE: Self = Self {
+        per_session: usize::MAX,
+        per_family: usize::MAX,
+        total: usize::MAX,
+        depth: u32::MAX,
+        queued: usize::MAX,
+        queued_per_family: usize::MAX,
+        sessions_per_family: usize::MAX,
+    };
+}
+
+/// Returns the session that one is below, by its name: what comes before the first `/`, or
+/// the session itself.
+pub fn family_of(session: &SessionId) -> &str {
+    let name = session.as_str();
+    name.split_once('/').map_or(name, |(family, _)| family)
 }
 
 /// What has changed.
@@ -317,8 +346,18 @@ pub enum Refused {
         limit: usize,
     },
     /// Too many jobs wait.
-    #[error("{limit} jobs wait already, which is the cap: wait until some have started")]
+    #[error("{scope} has {limit} jobs that wait, which is the cap: wait until some have started")]
     QueueFull {
+        /// Who has them.
+        scope: Scope,
+        /// The cap.
+        limit: usize,
+    },
+    /// There are too many sessions below one.
+    #[error("{limit} sessions are below {family:?}, which is the cap: delete some, or use one")]
+    ManySessions {
+        /// The session that they are below.
+        family: String,
         /// The cap.
         limit: usize,
     },
@@ -348,11 +387,13 @@ pub enum Refused {
     },
 }
 
-/// Whose live jobs are counted.
+/// Whose jobs are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Those of a session.
     Session,
+    /// Those of a session and of those below it.
+    Family,
     /// Those of the host.
     Host,
 }
@@ -361,6 +402,7 @@ impl std::fmt::Display for Scope {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Session => "the session",
+            Self::Family => "the session with those below it",
             Self::Host => "the host",
         })
     }
@@ -441,18 +483,15 @@ pub trait Rows {
         key: &str,
     ) -> Result<Option<Job>, StoreError>;
 
-    /// Returns how many jobs are live, of a session or in all, but no more than `most`.
-    fn live(&mut self, session: Option<&SessionId>, most: usize) -> Result<usize, StoreError>;
-
-    /// Returns how many jobs are queued, but no more than `most`.
-    fn queued(&mut self, most: usize) -> Result<usize, StoreError>;
+    /// Returns how many of those jobs are live, and how many are queued.
+    fn load(&mut self, of: Of<'_>) -> Result<Load, StoreError>;
 
     /// Returns a place after those of all jobs that have been queued.
     fn next_place(&mut self) -> Result<u64, StoreError>;
 
     /// Returns, of each session that has any, the queued job with the lowest place of
-    /// those that are due and are no cron schedules; with how many of the session are
-    /// live. In no order.
+    /// those that are due and are no cron schedules; with how many of the session and of
+    /// its family are live. In no order.
     fn heads(&mut self, now_ms: u64) -> Result<Vec<Head>, StoreError>;
 
     /// Returns the jobs that work for a session, whatever its incarnation.
@@ -471,6 +510,9 @@ pub trait Rows {
     /// Returns a session.
     fn session(&mut self, id: &SessionId) -> Result<Option<Session>, StoreError>;
 
+    /// Returns how many sessions there are below one, but no more than `most`.
+    fn sessions_below(&mut self, family: &str, most: usize) -> Result<usize, StoreError>;
+
     /// Writes a session that is not there.
     fn insert_session(&mut self, session: &Session) -> Result<(), StoreError>;
 
@@ -480,6 +522,26 @@ pub trait Rows {
     /// Writes an entry unless one of that id is there, and returns the number of the
     /// one that is.
     fn append_entry(&mut self, session: &SessionId, entry: &Entry) -> Result<u64, StoreError>;
+}
+
+/// Whose jobs are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of<'a> {
+    /// Those that work for a session.
+    Session(&'a SessionId),
+    /// Those that work for a session of that name, or for one below it.
+    Family(&'a str),
+    /// All.
+    Host,
+}
+
+/// How many jobs there are of those that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Those that are live.
+    pub live: usize,
+    /// Those that wait.
+    pub queued: usize,
 }
 
 /// The first of a session's queued jobs.
@@ -493,6 +555,8 @@ pub struct Head {
     pub place: u64,
     /// How many jobs of its session are live.
     pub live: usize,
+    /// How many jobs of its family are.
+    pub family_live: usize,
 }
 
 impl Change {
@@ -511,7 +575,7 @@ impl Change {
     /// transaction must be undone.
     pub fn apply(&self, rows: &mut dyn Rows) -> Result<Changed, ChangeError> {
         match self {
-            Self::Open { session } => open(rows, session),
+            Self::Open { session, limit } => open(rows, session, *limit),
             Self::Spawn(spawned) => spawn(rows, spawned),
             Self::TakeBack { job, run } => take_back(rows, *job, *run),
             Self::Happen { job, event, limits, now_ms } => {
@@ -548,9 +612,13 @@ impl Change {
     }
 }
 
-fn open(rows: &mut dyn Rows, session: &Session) -> Result<Changed, ChangeError> {
+fn open(rows: &mut dyn Rows, session: &Session, limit: usize) -> Result<Changed, ChangeError> {
     if let Some(open) = rows.session(&session.id)? {
         return Ok(Changed::Session(open));
+    }
+    let family = family_of(&session.id);
+    if family != session.id.as_str() && rows.sessions_below(family, limit)? >= limit {
+        return Err(Refused::ManySessions { family: family.to_owned(), limit }.into());
     }
     rows.insert_session(session)?;
     Ok(Changed::Session(session.clone()))
@@ -626,9 +694,7 @@ fn spawn(rows: &mut dyn Rows, spawned: &Spawned) -> Result<Changed, ChangeError>
             job = job::next(&job, &started, now_ms).map_err(Refused::from)?.job;
         }
         Some(wait) => {
-            if rows.queued(limits.queued)? >= limits.queued {
-                return Err(Refused::QueueFull { limit: limits.queued }.into());
-            }
+            must_fit_the_queue(rows, &job.spec.parent, &limits)?;
             let place = rows.next_place()?;
             job.phase = Phase::Queued { wait, place, last: None };
         }
@@ -709,7 +775,7 @@ fn start_next(
     after: Option<&SessionId>,
     now_ms: u64,
 ) -> Result<Changed, ChangeError> {
-    if rows.live(None, limits.total)? >= limits.total {
+    if rows.load(Of::Host)?.live >= limits.total {
         return Ok(Changed::Nothing);
     }
     match fairest(&rows.heads(now_ms)?, limits, after) {
@@ -721,15 +787,18 @@ fn start_next(
     }
 }
 
-/// Returns the job whose turn it is: of the session with the fewest live jobs. Those with
-/// as few have their turns one after the other, by their names, however many jobs each has
-/// waiting; where nobody had a turn yet, it is the one that has waited longest.
+/// Returns the job whose turn it is: of the family with the fewest live jobs, and there of
+/// the session with the fewest, so that nobody has more turns for having more sessions. Those
+/// with as few have their turns one after the other, by their names, however many jobs each
+/// has waiting; where nobody had a turn yet, it is the one that has waited longest.
 pub(crate) fn fairest(heads: &[Head], limits: &Limits, after: Option<&SessionId>) -> Option<JobId> {
-    let may_start = heads.iter().filter(|head| head.live < limits.per_session);
+    let has_room =
+        |head: &&Head| head.live < limits.per_session && head.family_live < limits.per_family;
+    let may_start = heads.iter().filter(has_room);
     let turn = |head: &&Head| {
         let name = head.session.as_str().to_owned();
         let turn = after.map(|after| (name.as_str() <= after.as_str(), name));
-        (head.live, turn, head.place)
+        (head.family_live, head.live, turn, head.place)
     };
     may_start.min_by_key(turn).map(|head| head.job)
 }
@@ -740,7 +809,7 @@ fn is_turn_of_another(
     limits: &Limits,
     now_ms: u64,
 ) -> Result<bool, StoreError> {
-    Ok(rows.queued(1)? > 0 && fairest(&rows.heads(now_ms)?, limits, None).is_some())
+    Ok(rows.load(Of::Host)?.queued > 0 && fairest(&rows.heads(now_ms)?, limits, None).is_some())
 }
 
 fn fire(
@@ -823,12 +892,31 @@ fn find(rows: &mut dyn Rows, id: JobId) -> Result<Job, ChangeError> {
 
 /// Tells whether there is a place for one more live job.
 fn room(rows: &mut dyn Rows, session: &SessionId, limits: &Limits) -> Result<(), ChangeError> {
-    let full = |scope, limit| Err(Refused::Full { scope, limit }.into());
-    if rows.live(Some(session), limits.per_session)? >= limits.per_session {
-        return full(Scope::Session, limits.per_session);
+    for (scope, of, limit) in [
+        (Scope::Session, Of::Session(session), limits.per_session),
+        (Scope::Family, Of::Family(family_of(session)), limits.per_family),
+        (Scope::Host, Of::Host, limits.total),
+    ] {
+        if rows.load(of)?.live >= limit {
+            return Err(Refused::Full { scope, limit }.into());
+        }
     }
-    if rows.live(None, limits.total)? >= limits.total {
-        return full(Scope::Host, limits.total);
+    Ok(())
+}
+
+/// Checks that one more job may wait.
+fn must_fit_the_queue(
+    rows: &mut dyn Rows,
+    session: &SessionId,
+    limits: &Limits,
+) -> Result<(), ChangeError> {
+    for (scope, of, limit) in [
+        (Scope::Family, Of::Family(family_of(session)), limits.queued_per_family),
+        (Scope::Host, Of::Host, limits.queued),
+    ] {
+        if rows.load(of)?.queued >= limit {
+            return Err(Refused::QueueFull { scope, limit }.into());
+        }
     }
     Ok(())
 }

@@ -61,7 +61,8 @@ impl Manager {
         // Every store can hold 63 bits.
         let incarnation = (id::random()? as u64) >> 1;
         let session = Session { id, incarnation, created_ms: self.inner.now_ms() };
-        match self.inner.store.change(Change::Open { session: session.clone() }).await? {
+        let limit = self.inner.config.limits.sessions_per_family;
+        match self.inner.store.change(Change::Open { session: session.clone(), limit }).await? {
             Changed::Session(open) => Ok(open),
             _ => Ok(session),
         }

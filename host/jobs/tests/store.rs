@@ -36,7 +36,8 @@ mod others;
 #[path = "store/saved.rs"]
 mod saved;
 
-const LIMITS: Limits = Limits { per_session: 1_000, total: 1_000, depth: 3, queued: 1_000 };
+const LIMITS: Limits =
+    Limits { per_session: 1_000, total: 1_000, depth: 3, queued: 1_000, ..Limits::NONE };
 const NOW_MS: u64 = 1_700_000_000_000;
 
 fn spawned(id: u128, parent: &str) -> Spawned {
@@ -91,7 +92,8 @@ fn ended(ending: Ending, result: Option<&str>) -> Event {
 }
 
 fn opening(name: &str, incarnation: u64) -> Change {
-    Change::Open { session: Session { id: name.into(), incarnation, created_ms: NOW_MS } }
+    let session = Session { id: name.into(), incarnation, created_ms: NOW_MS };
+    Change::Open { session, limit: usize::MAX }
 }
 
 fn at(folder: &TempDir) -> PathBuf {

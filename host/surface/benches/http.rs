@@ -59,7 +59,8 @@ const JOBS: usize = 16_000;
 const ROUNDS: usize = 3;
 /// How many are spawned one after the other, each way.
 const TURNS: usize = 1_500;
-const LIMITS: Limits = Limits { per_session: 20_000, total: 20_000, depth: 1, queued: 10_000 };
+const LIMITS: Limits =
+    Limits { per_session: 20_000, total: 20_000, depth: 1, queued: 10_000, ..Limits::NONE };
 const SESSION: &str = "chat";
 const INPUT: &str = r#"{"path":"src"}"#;
 

@@ -251,3 +251,46 @@ fn c81_the_owner_finds_its_tasks_after_a_restart() {
         assert_eq!(foreign["isError"], true, "{foreign}");
     }
 }
+
+/// Who takes all that there is for one, however many sessions he has for it, leaves others
+/// what they need.
+#[test]
+fn who_takes_what_there_is_leaves_as_much_to_others() {
+    const AT_ONCE: usize = 8;
+    const ENOUGH: usize = 10_000;
+    let data = Data::new();
+    let (_host, site) = data.serve_at_a_port(&[]);
+    let (greedy, other) = (data.token(&site, "a", "user"), data.token(&site, "b", "user"));
+    let later = json!({"kind": "noop", "after_ms": 3_600_000});
+    let spawn = move |site: &Site, session: &str| {
+        let request = site.request("POST /v1/jobs").header("backlot-session", session);
+        request.json(&later).send()
+    };
+    let taking: Vec<_> = (0..AT_ONCE)
+        .map(|thread| {
+            let (greedy, spawn) = (greedy.clone(), spawn.clone());
+            std::thread::spawn(move || {
+                let session = format!("a/{thread}");
+                let spawn = || spawn(&greedy, &session);
+                let mut spawned = std::iter::repeat_with(spawn).take(ENOUGH).enumerate();
+                let (taken, refused) = spawned.find(|(_, it)| it.status != 201).expect("an end");
+                assert_eq!((refused.status, &refused.json()["code"]), (429, &json!("queue_full")));
+                taken
+            })
+        })
+        .collect();
+    let taken: usize = taking.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(taken, 5_000);
+    let open = |number: usize| {
+        let session = format!("a/{number}");
+        let path = format!("PUT /v1/sessions/a%2F{number}");
+        greedy.request(&path).header("backlot-session", &session).json(&json!({})).send()
+    };
+    let mut opened = (AT_ONCE..ENOUGH).map(|number| (number, open(number)));
+    let (number, refused) = opened.find(|(_, it)| it.status != 200).expect("an end");
+    assert_eq!((number, refused.status, &refused.json()["code"]), (1_000, 429, &json!("full")));
+    assert_eq!(spawn(&greedy, "a").json()["code"], "queue_full");
+    assert_eq!(spawn(&other, "b").status, 201);
+    assert_eq!(spawn(&other, "b/1").status, 201);
+    assert_eq!(other.end(&other.spawn("noop", &Value::Null))["status"], "completed");
+}

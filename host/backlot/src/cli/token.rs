@@ -51,8 +51,9 @@ pub(crate) struct TokenAdd {
     #[arg(long, value_name = "ROLE", default_value = "user",
         value_parser = PossibleValuesParser::new(Role::ALL.map(Role::as_str)).try_map(role))]
     pub(crate) role: Role,
-    /// The session that it is kept to [default: a user's is the token's name, an
-    /// observer's are all]
+    /// The session that it is kept to, with those below it, such as ci/1 below ci. All that
+    /// are alike up to the first / share half of what the host takes [default: a user's is
+    /// the token's name, an observer's are all]
     #[arg(long, value_name = "NAME")]
     pub(crate) session: Option<String>,
     /// After what time it is of no use any more [default: never]

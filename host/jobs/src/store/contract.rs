@@ -44,6 +44,7 @@ macro_rules! store_contract {
     ($handles:expr) => {
         $crate::store_contract! { @each $handles;
             a_job_is_had_by_the_session_that_it_works_for
+            there_are_so_many_sessions_below_one
             j1_a_job_is_found_by_what_its_id_begins_with
             j1_all_of_a_job_comes_back
             j1_a_run_that_is_followed_is_kept
@@ -55,6 +56,7 @@ macro_rules! store_contract {
             j8_a_stop_that_races_a_continuation_wins
             j9_the_cap_covers_spawn_and_retry
             j9_spawns_at_once_keep_to_the_cap
+            j9_whoever_has_many_sessions_leaves_room_for_others
             j10_jobs_are_so_deep_and_no_deeper
             j11_what_was_not_launched_was_never_there
             j12_a_job_without_a_run_is_stopped_at_once
@@ -71,6 +73,7 @@ macro_rules! store_contract {
             j19_a_listing_goes_on_where_it_ended
             j22_a_question_waits_for_its_answer
             j23_the_queue_is_fair
+            j23_the_queue_is_fair_to_who_has_one_session
             j23_a_queue_is_bounded
             j23_two_that_start_the_next_start_two
             j24_a_key_has_one_job
@@ -123,7 +126,8 @@ impl Handles {
     }
 }
 
-const WIDE: Limits = Limits { per_session: 1_000, total: 1_000, depth: 3, queued: 1_000 };
+const WIDE: Limits =
+    Limits { per_session: 1_000, total: 1_000, depth: 3, queued: 1_000, ..Limits::NONE };
 const NOW_MS: u64 = 1_000_000;
 
 fn kind(name: &str) -> Kind {
@@ -215,7 +219,7 @@ async fn refused(store: &dyn Store, change: Change) -> Refused {
 
 pub(crate) async fn open(store: &dyn Store, name: &str, incarnation: u64) -> Session {
     let session = Session { id: name.into(), incarnation, created_ms: NOW_MS };
-    match make(store, Change::Open { session }).await {
+    match make(store, Change::Open { session, limit: usize::MAX }).await {
         Changed::Session(session) => session,
         other => panic!("{other:?} is no session"),
     }
@@ -576,6 +580,85 @@ pub async fn j9_spawns_at_once_keep_to_the_cap(handles: &Handles) {
     assert_eq!(winners(at_once(handles, (0..40).map(new)).await).len(), 7);
     assert_eq!(handles.other.census().await.unwrap().working, 7);
     assert_eq!(ids(&*handles.one, all_of("chat")).await.len(), 7);
+}
+
+/// What somebody takes with many sessions below one has a bound, and keeps nobody else from
+/// anything.
+pub async fn j9_whoever_has_many_sessions_leaves_room_for_others(handles: &Handles) {
+    let store = &*handles.one;
+    let limits = Limits { per_family: 3, queued_per_family: 2, ..WIDE };
+    let mine = ["me", "me/1", "me/2", "me/2/3"];
+    for session in mine.into_iter().chain(["men", "me0"]) {
+        open(store, session, 1).await;
+    }
+    let new = |parent: &str, queue| Spawned { limits, queue, ..spawned(parent) };
+    let spawning = |parent: &str, queue| Change::Spawn(Box::new(new(parent, queue)));
+    let live = [spawn(store, new("me", false)).await, spawn(store, new("me/1", false)).await];
+    let third = spawn(&*handles.other, new("me/2/3", false)).await;
+    let full = Refused::Full { scope: Scope::Family, limit: 3 };
+    for session in mine {
+        assert_eq!(refused(&*handles.other, spawning(session, false)).await, full);
+    }
+    for session in ["me/1", "me/2"] {
+        assert_eq!(spawn(store, new(session, true)).await.status(), Status::Queued);
+    }
+    let queue_full = Refused::QueueFull { scope: Scope::Family, limit: 2 };
+    assert_eq!(refused(&*handles.other, spawning("me", true)).await, queue_full);
+    // Names that only begin alike are others'.
+    for session in ["men", "me0"] {
+        assert_eq!(spawn(store, new(session, true)).await.status(), Status::Working);
+    }
+    let next = || Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
+    assert_eq!(make(store, next()).await, Changed::Nothing, "there is no place for them");
+    happen(&*handles.other, &third, completed(None)).await;
+    assert_eq!(job_of(make(store, next()).await).spec.parent.as_str(), "me/2");
+    assert_eq!(make(store, next()).await, Changed::Nothing);
+    // What has ended counts no more.
+    for job in live {
+        happen(store, &job, completed(None)).await;
+    }
+    assert_eq!(job_of(make(&*handles.other, next()).await).spec.parent.as_str(), "me/1");
+}
+
+/// Who has more sessions has no more turns for that.
+pub async fn j23_the_queue_is_fair_to_who_has_one_session(handles: &Handles) {
+    let store = &*handles.one;
+    for session in ["many/1", "many/2", "many/3", "one"] {
+        open(store, session, 1).await;
+    }
+    let limits = Limits { total: 2, ..WIDE };
+    let new = |parent: &str| Spawned { limits, queue: true, ..spawned(parent) };
+    let first = spawn(store, new("many/1")).await;
+    let second = spawn(store, new("many/2")).await;
+    for parent in ["many/1", "many/2", "many/3", "one", "one"] {
+        spawn(store, new(parent)).await;
+    }
+    let next = || Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
+    happen(store, &first, completed(None)).await;
+    assert_eq!(job_of(make(&*handles.other, next()).await).spec.parent.as_str(), "one");
+    happen(store, &second, completed(None)).await;
+    // Of its sessions, the one that has none.
+    assert_ne!(job_of(make(store, next()).await).spec.parent.as_str(), "one");
+}
+
+/// There are so many sessions below one, and no more.
+pub async fn there_are_so_many_sessions_below_one(handles: &Handles) {
+    let (store, other) = (&*handles.one, &*handles.other);
+    let opening = |name: &str| {
+        let session = Session { id: name.into(), incarnation: 1, created_ms: NOW_MS };
+        Change::Open { session, limit: 2 }
+    };
+    for name in ["me", "me/1", "me/1/2", "me0/1", "me-1", "other"] {
+        make(store, opening(name)).await;
+    }
+    let many = Refused::ManySessions { family: "me".into(), limit: 2 };
+    assert_eq!(refused(other, opening("me/3")).await, many);
+    assert_eq!(refused(other, opening("me/1/2/3")).await, many);
+    // One that is there is opened all the same.
+    assert!(matches!(make(other, opening("me/1")).await, Changed::Session(_)));
+    make(store, Change::Delete { session: "me/1/2".into() }).await;
+    make(other, opening("me/3")).await;
+    assert_eq!(other.session("me/3".into()).await.unwrap().unwrap().incarnation, 1);
 }
 
 /// A job's own session may spawn down to the maximum.
@@ -1113,7 +1196,10 @@ pub async fn j23_a_queue_is_bounded(handles: &Handles) {
     assert_eq!(winners(at_once(handles, spawns).await).len(), 3);
     let one_more = Spawned { due_ms: NOW_MS + 1, ..new(0) };
     let one_more = Change::Spawn(Box::new(one_more));
-    assert_eq!(refused(store, one_more.clone()).await, Refused::QueueFull { limit: 3 });
+    assert_eq!(
+        refused(store, one_more.clone()).await,
+        Refused::QueueFull { scope: Scope::Host, limit: 3 }
+    );
     let waiting = Query { status: vec![Status::Queued], limit: 1, ..Query::default() };
     let waiting = store.list(waiting).await.unwrap().jobs.remove(0);
     happen(&*handles.other, &waiting, stop("a person")).await;
@@ -1509,7 +1595,7 @@ pub async fn a_session_is_opened_once(handles: &Handles) {
     }
     let opens = (0..16).map(|incarnation| {
         let session = Session { id: "new".into(), incarnation, created_ms: NOW_MS };
-        Change::Open { session }
+        Change::Open { session, limit: usize::MAX }
     });
     let sessions = at_once(handles, opens).await.into_iter().map(|opened| match opened.unwrap() {
         Changed::Session(session) => session.incarnation,

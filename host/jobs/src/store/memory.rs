@@ -9,7 +9,10 @@ use std::{
 
 use backlot_registry::{BoxFuture, SessionId};
 
-use super::{Census, Change, ChangeError, Changed, Head, Page, Query, Rows, Store, StoreError};
+use super::{
+    Census, Change, ChangeError, Changed, Head, Load, Of, Page, Query, Rows, Store, StoreError,
+    family_of,
+};
 use crate::{
     id::{JobId, Prefix},
     job::{Job, Phase, Run, Spec, Wait, Webhook},
@@ -27,9 +30,7 @@ struct Tables {
     spawned: BTreeMap<u64, JobId>,
     of_session: HashMap<SessionId, BTreeSet<u64>>,
     live: HashMap<SessionId, usize>,
-    live_in_all: usize,
     queued: BTreeMap<SessionId, BTreeSet<(u64, JobId)>>,
-    queued_in_all: usize,
     /// By when they ended.
     ended: BTreeSet<(u64, u64, JobId)>,
     owed: BTreeSet<(u64, u64, JobId)>,
@@ -190,6 +191,20 @@ impl Tables {
         }
     }
 
+    fn load_of(&self, of: Of<'_>) -> Load {
+        let is_meant = |session: &SessionId| match of {
+            Of::Session(own) => session == own,
+            Of::Family(family) => family_of(session) == family,
+            Of::Host => true,
+        };
+        let live = self.live.iter().filter(|(session, _)| is_meant(session));
+        let queued = self.queued.iter().filter(|(session, _)| is_meant(session));
+        Load {
+            live: live.map(|(_, live)| live).sum(),
+            queued: queued.map(|(_, queued)| queued.len()).sum(),
+        }
+    }
+
     fn page(&self, query: &Query) -> Page {
         let before = query.before.unwrap_or(u64::MAX);
         let sequences: Box<dyn Iterator<Item = u64>> = match &query.session {
@@ -237,7 +252,6 @@ impl Tables {
                 if queued.is_empty() {
                     self.queued.remove(session);
                 }
-                self.queued_in_all = shift(self.queued_in_all, is_there);
             }
             Phase::Working { .. } | Phase::InputRequired { .. } => {
                 let live = self.live.entry(session.clone()).or_default();
@@ -245,7 +259,6 @@ impl Tables {
                 if *live == 0 {
                     self.live.remove(session);
                 }
-                self.live_in_all = shift(self.live_in_all, is_there);
             }
             Phase::Ended { ended, .. } => {
                 match is_there {
@@ -328,16 +341,8 @@ impl Rows for Tables {
         Ok(id.and_then(|id| self.jobs.get(id)).map(|row| row.job.clone()))
     }
 
-    fn live(&mut self, session: Option<&SessionId>, most: usize) -> Result<usize, StoreError> {
-        let live = match session {
-            None => self.live_in_all,
-            Some(session) => self.live.get(session).copied().unwrap_or_default(),
-        };
-        Ok(live.min(most))
-    }
-
-    fn queued(&mut self, most: usize) -> Result<usize, StoreError> {
-        Ok(self.queued_in_all.min(most))
+    fn load(&mut self, of: Of<'_>) -> Result<Load, StoreError> {
+        Ok(self.load_of(of))
     }
 
     fn next_place(&mut self) -> Result<u64, StoreError> {
@@ -353,8 +358,9 @@ impl Rows for Tables {
                     if wait.due_ms() <= now_ms && !matches!(wait, Wait::Cron { .. }))
             });
             let (place, job) = *due?;
-            let live = self.live.get(session).copied().unwrap_or_default();
-            Some(Head { job, session: session.clone(), place, live })
+            let live = self.load_of(Of::Session(session)).live;
+            let family_live = self.load_of(Of::Family(family_of(session))).live;
+            Some(Head { job, session: session.clone(), place, live, family_live })
         };
         Ok(self.queued.iter().filter_map(head).collect())
     }
@@ -384,6 +390,11 @@ impl Rows for Tables {
 
     fn session(&mut self, id: &SessionId) -> Result<Option<Session>, StoreError> {
         Ok(self.sessions.get(id).cloned())
+    }
+
+    fn sessions_below(&mut self, family: &str, most: usize) -> Result<usize, StoreError> {
+        let below = |id: &&SessionId| family_of(id) == family && id.as_str() != family;
+        Ok(self.sessions.keys().filter(below).take(most).count())
     }
 
     fn insert_session(&mut self, session: &Session) -> Result<(), StoreError> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use backlot_jobs::{How, JobId, Refused, Spawn, SpawnError, Status, StopReply};
+use backlot_jobs::{How, JobId, Refused, Scope, Spawn, SpawnError, Status, StopReply};
 
 use crate::world::*;
 
@@ -114,7 +114,7 @@ async fn j23_the_queue_has_an_end() {
         host.spawn(queued()).await;
         host.spawn(queued()).await;
         let error = host.manager.spawn(queued()).await.unwrap_err();
-        let full = Refused::QueueFull { limit: 2 };
+        let full = Refused::QueueFull { scope: Scope::Host, limit: 2 };
         assert!(matches!(error, SpawnError::Refused(refused) if refused == full));
     }
 }

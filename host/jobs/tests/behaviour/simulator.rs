@@ -33,7 +33,7 @@ use crate::{
     world::{OPERATOR, TestClock, completed, failed, full, kind, outcome},
 };
 
-const LIMITS: Limits = Limits { per_session: 2, total: 3, depth: 1, queued: 6 };
+const LIMITS: Limits = Limits { per_session: 2, total: 3, depth: 1, queued: 6, ..Limits::NONE };
 const SESSIONS: [&str; 2] = ["a", "b"];
 
 #[test]

@@ -183,7 +183,7 @@ async fn many_at_once_leave_every_job_at_its_end_and_nothing_running() {
     let store = Arc::new(SqliteStore::open(&file, Default::default()).unwrap());
     let busy = Arc::new(Busy::default());
     let world = World { follow: busy.clone(), reports: busy.clone(), ..World::new(busy.clone()) };
-    let limits = Limits { per_session: 8, total: 8, depth: 1, queued: 50 };
+    let limits = Limits { per_session: 8, total: 8, depth: 1, queued: 50, ..Limits::NONE };
     let config = Config { limits, outcome_wait: Duration::from_millis(50), ..Config::default() };
     let (manager, _) = Manager::open(store.clone(), world, config).await.unwrap();
     manager.open_session(chat()).await.unwrap();

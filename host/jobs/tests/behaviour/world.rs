@@ -48,7 +48,8 @@ pub(crate) async fn hosts_with(config: Config) -> Vec<Host> {
 /// A configuration with room for so many live jobs of a session, and of all.
 pub(crate) fn room_for(per_session: usize, total: usize) -> Config {
     let config = Config::default();
-    Config { limits: Limits { per_session, total, ..config.limits }, ..config }
+    let limits = Limits { per_session, total, per_family: per_session, ..config.limits };
+    Config { limits, ..config }
 }
 
 /// A manager, and everything around it. Its session is `chat`.

@@ -26,7 +26,7 @@ impl Step {
     /// A session of a person, or one of a job.
     fn session(&self) -> String {
         match self.session {
-            number @ 0..2 => format!("chat {number}"),
+            number @ 0..2 => format!("chat/{number}"),
             number => JobId::from_bits(u128::from(number)).session().as_str().to_owned(),
         }
     }
@@ -34,7 +34,15 @@ impl Step {
     /// Returns the change. `turn` makes new ids new.
     fn change(&self, turn: usize) -> Change {
         let now_ms = NOW_MS + turn as u64 / 3;
-        let limits = Limits { per_session: 3, total: 5, depth: 2, queued: 4 };
+        let limits = Limits {
+            per_session: 3,
+            per_family: 4,
+            total: 5,
+            depth: 2,
+            queued: 4,
+            queued_per_family: 3,
+            ..Limits::NONE
+        };
         let (run, next) = (RunId::from_bits(self.run), RunId::from_bits(self.run % 3 + 1));
         let text = self.flag.then(|| format!("text {}", self.number));
         let happen =
@@ -62,7 +70,7 @@ impl Step {
         let outcome = || "completed".to_owned();
         let delivery = || DeliveryId::new(JobId::from_bits(self.job), self.number as u32 % 2 + 1);
         match self.what {
-            0 => opening(&format!("chat {}", self.session % 2), self.number),
+            0 => opening(&format!("chat/{}", self.session % 2), self.number),
             1..4 => {
                 let mut new = new(self.job);
                 if self.what == 2 {
@@ -176,7 +184,7 @@ proptest! {
             let folder = tempfile::tempdir().unwrap();
             let memory = MemoryStore::new();
             let mut sqlite = open(&at(&folder));
-            for name in ["chat 0", "chat 1"] {
+            for name in ["chat/0", "chat/1"] {
                 for store in [&memory as &dyn Store, &sqlite] {
                     store.change(opening(name, 1)).await.unwrap();
                 }

@@ -257,7 +257,8 @@ fn of_sessions(table: Table) -> Table {
             About::new("openSession", "Opens a session, unless it is open.")
                 .answers::<SessionView>(200, "It is open.")
                 .fails(WRITING)
-                .fails(OF_SESSION),
+                .fails(OF_SESSION)
+                .fails(&[Reason::Full]),
         )
         .delete(
             "/v1/sessions/{id}",

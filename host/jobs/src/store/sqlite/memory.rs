@@ -11,6 +11,7 @@ use crate::{
     id::JobId,
     job::{Job, Phase, Status},
     session::Session,
+    store::{Load, Of, family_of},
 };
 
 /// How many jobs are remembered, in each of two halves.
@@ -33,10 +34,8 @@ pub(super) struct Memory {
     newer: HashMap<JobId, Held>,
     older: HashMap<JobId, Held>,
     sessions: HashMap<SessionId, Session>,
-    /// Of sessions that have any.
-    pub(super) live: HashMap<SessionId, usize>,
-    pub(super) live_in_all: Option<usize>,
-    pub(super) queued: Option<usize>,
+    /// How many jobs have not ended.
+    pub(super) loads: Option<Loads>,
     /// How many jobs have ended, and whether that was written.
     pub(super) ended: Option<u64>,
     pub(super) is_ended_new: bool,
@@ -97,31 +96,69 @@ impl Memory {
         }
         for (status, is_more) in [(old, false), (new, true)] {
             let Some(status) = status else { continue };
-            if status.is_live() {
-                self.live_in_all = self.live_in_all.map(|count| shift(count, is_more));
-                if let Some(count) = self.live.get_mut(session) {
-                    *count = shift(*count, is_more);
-                }
-            } else if status.is_terminal() {
+            if status.is_terminal() {
                 self.is_ended_new = true;
                 self.ended = self.ended.map(|count| match is_more {
                     true => count + 1,
                     false => count.saturating_sub(1),
                 });
-            } else {
-                self.queued = self.queued.map(|count| shift(count, is_more));
+            } else if let Some(loads) = &mut self.loads {
+                match is_more {
+                    true => loads.add(session, status, 1),
+                    false => loads.take(session, status),
+                }
             }
-        }
-        // Those that have none are read anew, so that only sessions with work are held.
-        if self.live.get(session) == Some(&0) {
-            self.live.remove(session);
         }
     }
 }
 
-/// Returns one more or one less.
-fn shift(count: usize, is_more: bool) -> usize {
-    if is_more { count + 1 } else { count.saturating_sub(1) }
+/// How many jobs have not ended, of whom.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    /// Of sessions and families that have any.
+    sessions: HashMap<SessionId, Load>,
+    families: HashMap<String, Load>,
+    all: Load,
+}
+
+impl Loads {
+    pub(super) fn of(&self, of: Of<'_>) -> Load {
+        let load = match of {
+            Of::Session(session) => self.sessions.get(session),
+            Of::Family(family) => self.families.get(family),
+            Of::Host => Some(&self.all),
+        };
+        load.copied().unwrap_or_default()
+    }
+
+    /// Counts jobs that stand so, which have not ended.
+    pub(super) fn add(&mut self, session: &SessionId, status: Status, count: usize) {
+        let family = self.families.entry(family_of(session).to_owned()).or_default();
+        let own = self.sessions.entry(session.clone()).or_default();
+        for load in [own, family, &mut self.all] {
+            *counter(load, status) += count;
+        }
+    }
+
+    /// Counts one no more.
+    fn take(&mut self, session: &SessionId, status: Status) {
+        let family = family_of(session);
+        let (own, above) = (self.sessions.get_mut(session), self.families.get_mut(family));
+        for load in [own, above, Some(&mut self.all)].into_iter().flatten() {
+            let counter = counter(load, status);
+            *counter = counter.saturating_sub(1);
+        }
+        if self.of(Of::Session(session)) == Load::default() {
+            self.sessions.remove(session);
+        }
+        if self.of(Of::Family(family)) == Load::default() {
+            self.families.remove(family);
+        }
+    }
+}
+
+fn counter(load: &mut Load, status: Status) -> &mut usize {
+    if status.is_live() { &mut load.live } else { &mut load.queued }
 }
 
 /// Returns about how much text a job has.

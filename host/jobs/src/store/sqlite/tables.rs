@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{
     fault::Fault,
-    memory::{Held, Memory},
+    memory::{Held, Loads, Memory},
     record::{
         Marks, bytes_of, from_json, id_at, json_of, life_of, number_of, select_whole, spec_of,
         stored, whole,
@@ -17,7 +17,7 @@ use crate::{
     id::JobId,
     job::{Job, Run, Status, Webhook},
     session::{Entry, Session},
-    store::{Head, Rows, StoreError},
+    store::{Head, Load, Of, Rows, StoreError, family_of},
 };
 
 /// The tables within a transaction.
@@ -238,34 +238,22 @@ impl Tables<'_> {
         Ok(ended)
     }
 
-    fn live_of(&mut self, session: Option<&SessionId>) -> Result<usize, Fault> {
-        let Some(session) = session else {
-            if let Some(count) = self.memory.live_in_all {
-                return Ok(count);
+    fn load_of(&mut self, of: Of<'_>) -> Result<Load, Fault> {
+        if self.memory.loads.is_none() {
+            let mut loads = Loads::default();
+            for status in Status::ALL.into_iter().filter(|status| !status.is_terminal()) {
+                let sql = "SELECT parent, count(*) FROM job WHERE status = ?1 GROUP BY parent";
+                let mut statement = self.connection.prepare_cached(sql)?;
+                let mut rows = statement.query([number_of(status)])?;
+                while let Some(row) = rows.next()? {
+                    let parent: String = row.get(0)?;
+                    let count = usize::try_from(row.get::<_, i64>(1)?).unwrap_or_default();
+                    loads.add(&parent.into(), status, count);
+                }
             }
-            let sql = "SELECT count(*) FROM job WHERE status BETWEEN 1 AND 2";
-            let count = self.count(sql, [])?;
-            self.memory.live_in_all = Some(count);
-            return Ok(count);
-        };
-        if let Some(count) = self.memory.live.get(session) {
-            return Ok(*count);
+            self.memory.loads = Some(loads);
         }
-        let sql = "SELECT count(*) FROM job WHERE parent = ?1 AND status BETWEEN 1 AND 2";
-        let count = self.count(sql, params![session.as_str()])?;
-        if count > 0 {
-            self.memory.live.insert(session.clone(), count);
-        }
-        Ok(count)
-    }
-
-    fn queued_in_all(&mut self) -> Result<usize, Fault> {
-        if let Some(count) = self.memory.queued {
-            return Ok(count);
-        }
-        let count = self.count("SELECT count(*) FROM job WHERE status = 0", [])?;
-        self.memory.queued = Some(count);
-        Ok(count)
+        Ok(self.memory.loads.as_ref().map(|loads| loads.of(of)).unwrap_or_default())
     }
 
     fn heads_of_all(&mut self, now_ms: u64) -> Result<Vec<Head>, Fault> {
@@ -276,8 +264,9 @@ impl Tables<'_> {
             parent = self.text(after, params![session])?;
             if let Some((place, job)) = self.head_of(&session, now_ms)? {
                 let session = session.into();
-                let live = self.live_of(Some(&session))?;
-                heads.push(Head { job, session, place, live });
+                let live = self.load_of(Of::Session(&session))?.live;
+                let family_live = self.load_of(Of::Family(family_of(&session)))?.live;
+                heads.push(Head { job, session, place, live, family_live });
             }
         }
         Ok(heads)
@@ -454,14 +443,9 @@ impl Rows for Tables<'_> {
         Ok(self.told(held)?.map(|held| held.job))
     }
 
-    fn live(&mut self, session: Option<&SessionId>, most: usize) -> Result<usize, StoreError> {
-        let live = self.live_of(session);
-        Ok(self.told(live)?.min(most))
-    }
-
-    fn queued(&mut self, most: usize) -> Result<usize, StoreError> {
-        let queued = self.queued_in_all();
-        Ok(self.told(queued)?.min(most))
+    fn load(&mut self, of: Of<'_>) -> Result<Load, StoreError> {
+        let load = self.load_of(of);
+        self.told(load)
     }
 
     fn next_place(&mut self) -> Result<u64, StoreError> {
@@ -494,6 +478,14 @@ impl Rows for Tables<'_> {
     fn session(&mut self, id: &SessionId) -> Result<Option<Session>, StoreError> {
         let session = self.session_of(id);
         self.told(session)
+    }
+
+    fn sessions_below(&mut self, family: &str, most: usize) -> Result<usize, StoreError> {
+        // The names that begin with the family's and a `/`: `0` is the character after it.
+        let sql = "SELECT count(*) FROM
+             (SELECT 1 FROM session WHERE id > ?1 || '/' AND id < ?1 || '0' LIMIT ?2)";
+        let below = self.count(sql, params![family, stored(most as u64)]);
+        self.told(below)
     }
 
     fn insert_session(&mut self, session: &Session) -> Result<(), StoreError> {

@@ -411,7 +411,8 @@ mod tests {
         store::{Limits, Spawned},
     };
 
-    const LIMITS: Limits = Limits { per_session: 100, total: 100, depth: 1, queued: 0 };
+    const LIMITS: Limits =
+        Limits { per_session: 100, total: 100, depth: 1, queued: 0, ..Limits::NONE };
 
     fn spawning(id: u128, input: String) -> Change {
         let spec = Spec {
@@ -490,7 +491,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = writer(&folder.path().join("jobs.db"));
         let session = Session { id: "chat".into(), incarnation: 1, created_ms: 1 };
-        let mut changes = vec![Change::Open { session }];
+        let mut changes = vec![Change::Open { session, limit: usize::MAX }];
         changes.extend((1..=3).map(|id| spawning(id, String::new())));
         assert!(make(&mut writer, changes).iter().all(Result::is_ok));
         limit(&writer, 3);
@@ -527,7 +528,7 @@ mod tests {
             let session_id = session.id.clone();
             writer.unwatched = LOG_WATCHED;
             let changes = vec![
-                Change::Open { session: session.clone() },
+                Change::Open { session: session.clone(), limit: usize::MAX },
                 Change::Append { session: session_id, entry },
             ];
             assert!(make(writer, changes).iter().all(Result::is_ok));
