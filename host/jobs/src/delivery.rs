@@ -4,6 +4,8 @@
 //! takes it back. So it is told at least once, under an id that stays the same; whoever
 //! keeps the ids it has seen hears of it exactly once.
 
+use std::sync::atomic::Ordering;
+
 use backlot_registry::{Caller, SessionId};
 
 use crate::{
@@ -42,6 +44,13 @@ impl Manager {
         }
         let ids = jobs.iter().filter_map(|job| job.debt.clone()).collect();
         Ok(Some(Delivery { ids, text: notify::message(&jobs), jobs }))
+    }
+
+    /// Returns how often jobs have ended, or those that had ended have changed or gone. As
+    /// long as it stays, what is owed stays as well, but for what other processes do: so
+    /// whoever has read that need not read it again.
+    pub fn endings(&self) -> u64 {
+        self.inner.endings.load(Ordering::Acquire)
     }
 
     /// Settles what a session was told. What is not owed to it, or not any more, is left

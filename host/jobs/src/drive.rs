@@ -80,6 +80,12 @@ const CLOSED: &str = "host shutdown";
 
 /// Follows a job over its runs, for as long as there is a manager.
 async fn drive(me: Weak<Inner>, mut job: Job, mut run: RunId, mut first: Option<FirstLaunch>) {
+    // Held for as long as a run of it is known to be driven: who sees that it is, and waits
+    // then, is told of its end, also of one that was told just before.
+    let _awaited = match me.upgrade() {
+        Some(inner) => inner.awaited.of(job.id),
+        None => return,
+    };
     loop {
         let Some(inner) = me.upgrade() else { return };
         if inner.is_closed() && first.is_none() {
@@ -180,6 +186,11 @@ impl Inner {
     /// Waits for a run's end no more.
     pub(crate) fn forget(&self, run: RunId) {
         self.driven().remove(&run);
+    }
+
+    /// Tells whether a run was launched whose end was not dealt with yet.
+    pub(crate) fn is_driven(&self, run: RunId) -> bool {
+        self.driven().contains_key(&run)
     }
 
     fn forget_all_of(&self, job: JobId) {

@@ -56,13 +56,44 @@ impl Manager {
         wait: Duration,
         hand: Hand,
     ) -> Result<Job, LookError> {
+        self.wait_for(id, None, caller, wait, hand).await
+    }
+
+    /// Returns a job as [`Manager::status`] does, for whoever has just spawned it or made it
+    /// go on: while its run goes on, it is not read to wait for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Manager::status`].
+    pub async fn outcome(
+        &self,
+        job: Job,
+        caller: &Caller,
+        wait: Duration,
+        hand: Hand,
+    ) -> Result<Job, LookError> {
+        self.wait_for(job.id, Some(job), caller, wait, hand).await
+    }
+
+    async fn wait_for(
+        &self,
+        id: JobId,
+        mut known: Option<Job>,
+        caller: &Caller,
+        wait: Duration,
+        hand: Hand,
+    ) -> Result<Job, LookError> {
+        let is_driven = |job: &Job| job.run().is_some_and(|run| self.inner.is_driven(run));
         let wait = wait.min(self.inner.config.max_wait);
         let deadline = Instant::now() + wait;
         // Before the look, so that no change falls between.
         let awaited = self.inner.awaited.of(id);
         let job = loop {
             let looks = awaited.looks();
-            let job = self.get(id, caller).await?;
+            let job = match known.take().filter(is_driven) {
+                Some(job) => job,
+                None => self.get(id, caller).await?,
+            };
             let status = job.status();
             if status.is_terminal() || status == Status::InputRequired || wait.is_zero() {
                 break job;

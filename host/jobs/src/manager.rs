@@ -125,6 +125,8 @@ pub(crate) struct Inner {
     has_given_up: AtomicBool,
     giving_up: Notify,
     report_panics: AtomicU64,
+    /// How often jobs have ended, or those that had ended have changed or gone.
+    pub(crate) endings: AtomicU64,
 }
 
 /// How many jobs are read at a time.
@@ -167,6 +169,7 @@ impl Manager {
             has_given_up: AtomicBool::new(false),
             giving_up: Notify::new(),
             report_panics: AtomicU64::new(0),
+            endings: AtomicU64::new(0),
         });
         let recovered = inner.recover().await?;
         if inner.config.starts_waiting {
@@ -321,6 +324,7 @@ impl Inner {
                         }
                         self.wake(*job);
                     }
+                    self.endings.fetch_add(1, Ordering::AcqRel);
                     self.drop_runs_of(&jobs);
                     self.report(|| self.world.reports.on_removed(&gone));
                     self.turn.notify_one();
@@ -340,6 +344,10 @@ impl Inner {
         if before != Some(status) || status == Status::Working {
             self.report(|| self.world.reports.on_job_update(job));
         }
+        let was_ended = before.is_some_and(Status::is_terminal);
+        if was_ended || status.is_terminal() {
+            self.endings.fetch_add(1, Ordering::AcqRel);
+        }
         let was_live = before.is_some_and(Status::is_live);
         match (before, status) {
             (_, Status::Queued) => self.wait_for(job),
@@ -347,7 +355,7 @@ impl Inner {
             _ => {}
         }
         self.heed_stop(job);
-        if status.is_terminal() && !before.is_some_and(Status::is_terminal) {
+        if status.is_terminal() && !was_ended {
             match job.debt.is_some() {
                 true => self.report(|| self.world.reports.on_finished(job)),
                 false => self.report(|| self.world.reports.on_result_delivered(job)),

@@ -199,3 +199,81 @@ async fn j19_a_rendering_that_panics_leaves_the_rest() {
         assert_eq!(host.manager.progress(&[job]).await, [Some("42 %".into())]);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_has_a_job_in_hand_is_told_its_end_without_reading_it() {
+    for host in hosts().await {
+        let (job, run) = host.start().await;
+        settle_down().await;
+        let reads = host.store.reads();
+        let wait = host.manager.outcome(job.clone(), &OPERATOR, LONG, Hand::Person);
+        let (ended, ()) = tokio::join!(wait, async {
+            settle_down().await;
+            run.complete("done");
+        });
+        assert_eq!(ended.unwrap().summary(), Some("done"));
+        assert_eq!(host.store.reads(), reads);
+        // One that is not driven any more is looked at.
+        let ended = host.manager.outcome(job, &OPERATOR, LONG, Hand::Person).await.unwrap();
+        assert_eq!((ended.summary(), host.store.reads()), (Some("done"), reads + 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_comes_as_it_is_begun_to_be_waited_for_is_heard_of() {
+    for lead in 0..60 {
+        for host in hosts().await {
+            let (job, run) = host.start().await;
+            let before = Instant::now();
+            run.complete("done");
+            for _ in 0..lead {
+                tokio::task::yield_now().await;
+            }
+            let ended = host.manager.outcome(job, &OPERATOR, LONG, Hand::Person).await.unwrap();
+            assert_eq!(ended.status(), Status::Completed, "{lead}");
+            assert_eq!(before.elapsed(), Duration::ZERO, "{lead}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_in_hand_whose_session_is_deleted_is_unknown() {
+    for host in hosts().await {
+        let (job, _run) = host.start().await;
+        let caller = Caller::Session(chat());
+        let wait = host.manager.outcome(job, &caller, LONG, Hand::Model);
+        let (waited, deleted) = tokio::join!(wait, async {
+            settle_down().await;
+            host.manager.delete_session(&chat(), "anna", Duration::from_secs(5)).await
+        });
+        deleted.unwrap();
+        // Its end came first, and nothing after that.
+        match waited {
+            Ok(job) => assert_eq!(job.status(), Status::Cancelled),
+            Err(error) => assert!(matches!(error, LookError::Unknown(_)), "{error}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_what_is_owed_is_counted() {
+    for host in hosts().await {
+        let counted = || host.manager.endings();
+        let (job, run) = host.start().await;
+        settle_down().await;
+        let before = counted();
+        run.fail("no");
+        let failed = host.ended(job.id).await;
+        assert_eq!(counted(), before + 1);
+        let (_, again) = host.retry(job.id).await;
+        assert_eq!(counted(), before + 2);
+        again.complete("done");
+        let ended = host.ended(job.id).await;
+        assert_eq!(counted(), before + 3);
+        assert_ne!(failed.debt, ended.debt);
+        host.manager.delivered(&ended).await.unwrap();
+        assert_eq!(counted(), before + 4);
+        host.manager.remove(job.id, &OPERATOR).await.unwrap();
+        assert_eq!(counted(), before + 5);
+    }
+}

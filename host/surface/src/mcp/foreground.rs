@@ -67,6 +67,25 @@ impl Call {
     }
 }
 
+/// Which job is waited for.
+pub(super) struct Awaits {
+    id: JobId,
+    /// The job, where it was spawned or looked at just now.
+    known: Option<Job>,
+}
+
+impl From<JobId> for Awaits {
+    fn from(id: JobId) -> Self {
+        Self { id, known: None }
+    }
+}
+
+impl From<Job> for Awaits {
+    fn from(job: Job) -> Self {
+        Self { id: job.id, known: Some(job) }
+    }
+}
+
 /// What came of waiting.
 pub(super) enum Waited {
     /// The job as it is then: ended, waiting for a person, or still at it.
@@ -83,16 +102,17 @@ pub(super) enum Waited {
 pub(super) async fn wait(
     server: &Server,
     call: &Call,
-    id: JobId,
+    awaits: impl Into<Awaits>,
     time: Duration,
     given: InputResponses,
 ) -> Result<Waited, Failure> {
     let (mut given, mut why) = (given, None);
+    let Awaits { id, mut known } = awaits.into();
     let mut telling = Telling::new(server, call, id);
     let mut deadline = Instant::now() + time;
     for _ in 0..QUESTIONS {
         let left = deadline.saturating_duration_since(Instant::now());
-        let Some(job) = look(&mut telling, left).await? else {
+        let Some(job) = look(&mut telling, known.take(), left).await? else {
             return Ok(Waited::Cancelled);
         };
         if job.status() != Status::InputRequired || call.asker.owed().is_none() {
@@ -120,12 +140,22 @@ pub(super) async fn wait(
 
 /// Returns the job once it has ended or asks, the time has passed or the host ends; `None`
 /// where nobody wants to know any more. Tells meanwhile how far it is.
-async fn look(telling: &mut Telling<'_>, time: Duration) -> Result<Option<Job>, Failure> {
+async fn look(
+    telling: &mut Telling<'_>,
+    known: Option<Job>,
+    time: Duration,
+) -> Result<Option<Job>, Failure> {
     let (server, call, id) = (telling.server, telling.call, telling.id);
     let (manager, caller) = (&server.api().manager, &call.asker.caller);
+    let status = async {
+        match known {
+            Some(job) => manager.outcome(job, caller, time, Hand::Person).await,
+            None => manager.status(id, caller, time, Hand::Person).await,
+        }
+    };
     let job = tokio::select! {
         biased;
-        job = manager.status(id, caller, time, Hand::Person) => job?,
+        job = status => job?,
         () = server.leaving() => return Ok(Some(manager.get(id, caller).await?)),
         () = call.cancelled.cancelled() => return Ok(None),
         never = telling.follow() => match never {},

@@ -12,6 +12,7 @@ use super::{
     foreground::{self, Call, Waited},
     server::{Done, Server, Unanswered, unknown_tool},
     tasks,
+    told::Ahead,
     tools::{Offer, is_exposed, kind_of},
 };
 use crate::{api::Api, wire::SpawnRequest};
@@ -44,6 +45,7 @@ pub(super) async fn call(
     server.knows(kind.as_str()).await;
     let view = api.catalog.kind(&kind).ok_or_else(unknown)?;
     let offer = Offer::of(&view).ok_or_else(unknown)?;
+    let ahead = server.told().look_ahead(call.asker.owed());
     let (job, given) = match &request.request_state {
         Some(state) => {
             asking::again(server, call, &request, state, |job| job.spec.kind == kind).await?
@@ -65,21 +67,22 @@ pub(super) async fn call(
         }
     };
     let time = if takes_tasks { MOMENT.min(api.mcp.foreground) } else { api.mcp.foreground };
-    match foreground::wait(server, call, job.id, time, given).await? {
+    let id = job.id;
+    match foreground::wait(server, call, job, time, given).await? {
         Waited::Job(job) if takes_tasks && !job.status().is_terminal() => {
             Ok(Done::Other(tasks::created(server, &job).await.into()))
         }
-        Waited::Job(job) => told_of(server, call, &job).await,
+        Waited::Job(job) => told_of(server, call, &job, ahead).await,
         Waited::Ask(job, why) => match asking::required(&job, why.as_deref()) {
             Some(required) => Ok(Done::Other(required.into())),
-            None => told_of(server, call, &job).await,
+            None => told_of(server, call, &job, ahead).await,
         },
         Waited::Cancelled => {
             // Nobody has heard of the job yet, so nobody else would stop it.
             let (caller, by) = (&call.asker.caller, call.asker.name());
             let why = Some("the call was cancelled".to_owned());
-            if let Err(error) = api.manager.stop(job.id, caller, How::Ask, &by, why).await {
-                tracing::warn!(job = %job.id, "the job of a cancelled call goes on: {error}");
+            if let Err(error) = api.manager.stop(id, caller, How::Ask, &by, why).await {
+                tracing::warn!(job = %id, "the job of a cancelled call goes on: {error}");
             }
             Err(Unanswered::Error(ErrorData::internal_error("the call was cancelled", None)))
         }
@@ -87,8 +90,14 @@ pub(super) async fn call(
 }
 
 /// Returns how a call is answered by the job as it is then.
-async fn told_of(server: &Server, call: &Call, job: &Job) -> Result<Done, Unanswered> {
+async fn told_of(
+    server: &Server,
+    call: &Call,
+    job: &Job,
+    ahead: Option<Ahead>,
+) -> Result<Done, Unanswered> {
     let mut receipt = server.receipt(call);
+    receipt.knows(ahead);
     let answer = match job.status().is_terminal() {
         true => {
             receipt.reports(job);

@@ -10,10 +10,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use backlot_jobs::{DeliveryId, Job, JobId, Manager, message, output::Part};
+use backlot_jobs::{Delivery, DeliveryId, Job, JobId, Manager, StoreError, message, output::Part};
 use backlot_registry::SessionId;
 use rmcp::model::Extensions;
-use tokio::task::yield_now;
+use tokio::task::{JoinHandle, yield_now};
 use tokio_util::task::TaskTracker;
 
 /// How many endings come with one answer; the others come with the next. It keeps an answer
@@ -98,8 +98,16 @@ impl Told {
     /// another one tells already.
     pub(super) async fn owed(&self, receipt: &mut Receipt) -> Option<String> {
         let session = receipt.session.clone()?;
+        let ahead = match receipt.ahead.take() {
+            Some(ahead) => ahead.owed(&self.0.manager, receipt.in_hand.len()).await,
+            None => None,
+        };
+        let owed = match ahead {
+            Some(owed) => owed,
+            None => self.0.manager.owed(&session).await,
+        };
         // One that cannot be read is still owed, and the answer is not to fail for it.
-        let owed = self.0.manager.owed(&session).await.inspect_err(|error| {
+        let owed = owed.inspect_err(|error| {
             tracing::warn!(%session, "what is owed to a session cannot be read: {error}");
         });
         let jobs: Vec<Job> = owed.ok()??.jobs;
@@ -119,7 +127,37 @@ impl Told {
             ids: HashSet::new(),
             in_hand: Vec::new(),
             place: None,
+            ahead: None,
         }
+    }
+
+    /// Begins to read what a session is owed, for an answer that is still to come.
+    pub(super) fn look_ahead(&self, session: Option<&SessionId>) -> Option<Ahead> {
+        let (manager, session) = (self.0.manager.clone(), session?.clone());
+        // Before it is read, so that what changes meanwhile is known to.
+        let endings = manager.endings();
+        Some(Ahead { endings, read: tokio::spawn(async move { manager.owed(&session).await }) })
+    }
+}
+
+/// What a session was owed when a call of it began. Mostly that is nothing, and still so when
+/// the call is answered: then nobody waits for it to be read.
+pub(super) struct Ahead {
+    /// How many endings the manager had told before.
+    endings: u64,
+    read: JoinHandle<Result<Option<Delivery>, StoreError>>,
+}
+
+impl Ahead {
+    /// Returns what is owed now, if nothing has ended since but so many jobs that the answer
+    /// is about.
+    async fn owed(
+        self,
+        manager: &Manager,
+        own: usize,
+    ) -> Option<Result<Option<Delivery>, StoreError>> {
+        let is_as_it_was = manager.endings() == self.endings + own as u64;
+        if is_as_it_was { self.read.await.ok() } else { None }
     }
 }
 
@@ -133,6 +171,8 @@ pub(super) struct Receipt {
     in_hand: Vec<Job>,
     /// Up to where it tells the output of a job.
     place: Option<(JobId, u64)>,
+    /// What was owed when the call began, where that was looked at.
+    ahead: Option<Ahead>,
 }
 
 impl Receipt {
@@ -149,6 +189,11 @@ impl Receipt {
     /// Notes that the answer tells the output of a job up to an offset.
     pub(super) fn tells_up_to(&mut self, job: JobId, offset: u64) {
         self.place = Some((job, offset));
+    }
+
+    /// Takes what was owed when the call began.
+    pub(super) fn knows(&mut self, ahead: Option<Ahead>) {
+        self.ahead = ahead;
     }
 
     /// Settles what was told.

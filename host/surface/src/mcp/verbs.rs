@@ -55,7 +55,7 @@ pub(super) async fn spawn(
     let waited = match wait.is_zero() && given.is_empty() {
         // It may have ended all the same.
         true => Waited::Job(Box::new(job)),
-        false => foreground::wait(server, call, job.id, wait, given).await?,
+        false => foreground::wait(server, call, job, wait, given).await?,
     };
     answered(server, call, waited, async |job| {
         Ok(match job.status().is_terminal() {
