@@ -19,6 +19,7 @@ mod metrics;
 mod output;
 mod rate;
 mod readers;
+mod room;
 mod routes;
 mod serve;
 mod sessions;

@@ -30,16 +30,15 @@ use axum::{
 };
 use futures::{StreamExt as _, stream};
 use http_body_util::Limited;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, sleep, timeout, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     BODY_BYTES,
     rate::{Buckets, Rate},
+    room::{Room, Rooms},
 };
 use crate::{
+    access::Principal,
     error::{Failure, Reason},
     tokens::{Leave, Tokens},
 };
@@ -52,19 +51,9 @@ const OPEN: [&str; 2] = ["/v1/live", "/v1/ready"];
 const FAILURES: Rate = Rate { burst: 10, per_second: 1 };
 /// How often somebody may ask unless told otherwise: what no client in order comes to.
 const REQUESTS: Rate = Rate { burst: 20_000, per_second: 10_000 };
-/// How much may be on its way to the host in large bodies at a time, in bytes: eight of
-/// the largest.
-const BODIES_BYTES: usize = 8 * BODY_BYTES;
-/// Up to which length a body is not counted among those, in bytes: so many come with each
-/// connection that there can be.
-const SMALL_BYTES: usize = 64 << 10;
 /// How much more comes through of a body that is too long, in bytes, so that the route sees
 /// it and says so: more than a connection reads at once.
 const LEEWAY_BYTES: usize = 1 << 20;
-/// In what a semaphore counts bytes, which has no room for so many permits.
-const UNIT_BYTES: usize = 1 << 10;
-/// How long it is waited until others have sent theirs.
-const ROOM_TIME: Duration = Duration::from_secs(5);
 /// How long a body may take: the largest over a slow network. Routes may be less patient.
 const BODY_TIME: Duration = Duration::from_secs(60);
 
@@ -82,7 +71,7 @@ pub struct Guard {
     names: Arc<[Name]>,
     failures: Arc<Buckets<IpAddr>>,
     requests: Arc<Buckets<String>>,
-    bodies: Arc<Semaphore>,
+    rooms: Arc<Rooms>,
 }
 
 /// A name of this host, and the port that it is asked at; any where there is none.
@@ -108,7 +97,7 @@ impl Guard {
             names: Arc::default(),
             failures: Arc::new(Buckets::new(FAILURES)),
             requests: Arc::new(Buckets::new(REQUESTS)),
-            bodies: Arc::new(Semaphore::new(BODIES_BYTES / UNIT_BYTES)),
+            rooms: Arc::new(Rooms::new()),
         }
     }
 
@@ -149,13 +138,17 @@ impl Guard {
     {
         let (mut head, body) = request.into_parts();
         let admitted = self.check(&head, connected, Instant::now());
-        head.extensions.extend(admitted.map_err(Refusal::into_response)?);
-        let body = match declared(&head.headers) {
-            None => Body::empty(),
-            Some(bytes) => {
-                let room = self.room(bytes).await.map_err(IntoResponse::into_response)?;
+        let marks = admitted.map_err(Refusal::into_response)?;
+        let who = marks.get::<Principal>().map(|principal| principal.name().to_owned());
+        head.extensions.extend(marks);
+        let body = match (declared(&head.headers), who) {
+            (Some(bytes), Some(who)) => {
+                let room = self.rooms.take(&who, bytes).await;
+                let room = room.map_err(IntoResponse::into_response)?;
                 bounded(Body::new(Limited::new(body, BODY_BYTES + LEEWAY_BYTES)), room)
             }
+            // What nobody in particular asks has none that is looked at.
+            (None, _) | (Some(_), None) => Body::empty(),
         };
         Ok(Request::from_parts(head, body))
     }
@@ -255,24 +248,6 @@ impl Guard {
             false => "there is no token",
         };
         Err(Failure::new(Reason::Unauthorized, why).into())
-    }
-
-    /// Waits for room for a body.
-    async fn room(&self, bytes: u64) -> Result<Option<OwnedSemaphorePermit>, Failure> {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if bytes > BODY_BYTES {
-            let message = format!("more than {BODY_BYTES} bytes are to be sent");
-            return Err(Failure::new(Reason::TooLarge, message));
-        }
-        if bytes <= SMALL_BYTES {
-            return Ok(None);
-        }
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
-        let room = self.bodies.clone().acquire_many_owned(units);
-        match timeout(ROOM_TIME, room).await {
-            Ok(Ok(room)) => Ok(Some(room)),
-            _ => Err(Failure::new(Reason::Busy, "too much is being sent to the host")),
-        }
     }
 }
 
@@ -460,7 +435,7 @@ fn declared(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Returns a body that comes in time, or fails; the room for it is given free with it.
-fn bounded(body: Body, room: Option<OwnedSemaphorePermit>) -> Body {
+fn bounded(body: Body, room: Option<Room>) -> Body {
     let until = Instant::now() + BODY_TIME;
     let pieces = (body.into_data_stream(), room);
     Body::from_stream(stream::try_unfold(pieces, move |(mut pieces, room)| async move {
@@ -745,24 +720,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_are_bounded_together_and_in_time() {
+    async fn a_body_comes_in_time_or_not_at_all() {
         let Fixture { guard, _scratch, .. } = fixture();
-        assert_eq!(guard.room(u64::MAX).await.unwrap_err().reason, Reason::TooLarge);
         let largest = BODY_BYTES as u64;
         let mut taken = Vec::new();
-        for _ in 0..8 {
-            taken.push(guard.room(largest).await.unwrap().unwrap());
+        for who in ["ann", "ann", "ann", "ann", "bob", "bob", "bob", "bob"] {
+            taken.push(guard.rooms.take(who, largest).await.unwrap().unwrap());
         }
-        assert!(guard.room(1).await.unwrap().is_none());
-        assert_eq!(guard.room(largest).await.unwrap_err().reason, Reason::Busy);
+        assert_eq!(guard.rooms.take("eve", largest).await.unwrap_err().reason, Reason::Busy);
         // Room is given free with the body, and what does not come is given up.
         let silent = Body::from_stream(stream::pending::<Result<Bytes, axum::Error>>());
         let silent = bounded(silent, taken.pop());
         let since = Instant::now();
         axum::body::to_bytes(silent, usize::MAX).await.unwrap_err();
         assert_eq!(since.elapsed(), BODY_TIME);
-        assert!(guard.room(largest).await.unwrap().is_some());
+        assert!(guard.rooms.take("eve", largest).await.unwrap().is_some());
         let whole = bounded(Body::from("abc"), None);
         assert_eq!(axum::body::to_bytes(whole, usize::MAX).await.unwrap(), "abc");
+    }
+
+    #[tokio::test]
+    async fn who_has_no_token_takes_no_room() {
+        let Fixture { guard, _scratch, .. } = fixture();
+        let length = BODY_BYTES.to_string();
+        for _ in 0..16 {
+            let request = Request::get("/v1/live").header("host", "localhost:7710");
+            let request = request.header("content-length", &length);
+            let silent = Body::from_stream(stream::pending::<Result<Bytes, axum::Error>>());
+            let admitted = guard.admit(request.body(silent).unwrap(), connected()).await.unwrap();
+            assert_eq!(admitted.into_body().size_hint().exact(), Some(0));
+        }
     }
 }
