@@ -207,6 +207,7 @@ impl Holding {
             feed: jobs.feed().clone(),
             metrics: jobs.metrics().clone(),
             mcp,
+            claims: mcp::Claims::default(),
             host: Arc::new(side),
         };
         // It ends with the catalogue.

@@ -278,6 +278,7 @@ impl Host {
             feed: ends.feed.clone(),
             metrics: ends.metrics.clone(),
             mcp: mcp::Options::default(),
+            claims: mcp::Claims::default(),
             host: side,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

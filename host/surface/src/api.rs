@@ -32,6 +32,8 @@ pub struct Api {
     pub metrics: Metrics,
     /// How the host is shown to models.
     pub mcp: mcp::Options,
+    /// What models are being told by one of the surfaces, and not by the others meanwhile.
+    pub claims: mcp::Claims,
     /// The host.
     pub host: Arc<dyn HostSide>,
 }

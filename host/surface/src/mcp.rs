@@ -30,7 +30,7 @@ mod who;
 
 use std::time::Duration;
 
-pub use self::{http::router, lines::serve_stream};
+pub use self::{http::router, lines::serve_stream, told::Claims};
 
 /// How the host is shown to models.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -59,7 +59,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(api: Api) -> Self {
-        let told = Told::new(api.manager.clone());
+        let told = Told::new(api.manager.clone(), api.claims.clone());
         Self { api, told, closing: CancellationToken::new() }
     }
 

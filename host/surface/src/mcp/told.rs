@@ -30,15 +30,38 @@ pub(super) struct Told(Arc<Inner>);
 
 struct Inner {
     manager: Manager,
+    claims: Claims,
     state: Mutex<State>,
     /// What is being written down.
     settling: TaskTracker,
 }
 
+/// The endings in answers that are under way, or being settled, to whichever client: what one
+/// is told, the others of its session are not. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Claims(Arc<Mutex<HashSet<DeliveryId>>>);
+
+impl Claims {
+    /// Marks the endings as told that nobody else is telling, and returns those.
+    fn claim(&self, ids: impl Iterator<Item = DeliveryId>) -> HashSet<DeliveryId> {
+        let mut claimed = self.lock();
+        ids.filter(|id| claimed.insert(id.clone())).collect()
+    }
+
+    fn release(&self, ids: &HashSet<DeliveryId>) {
+        let mut claimed = self.lock();
+        for id in ids {
+            claimed.remove(id);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<DeliveryId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[derive(Default)]
 struct State {
-    /// The endings in answers that are under way, or being settled.
-    under_way: HashSet<DeliveryId>,
     /// Up to where what a job puts out was told.
     places: HashMap<Whose, u64>,
     /// The same, in the order in which they came.
@@ -63,9 +86,9 @@ impl State {
 }
 
 impl Told {
-    pub(super) fn new(manager: Manager) -> Self {
+    pub(super) fn new(manager: Manager, claims: Claims) -> Self {
         let (state, settling) = (Mutex::default(), TaskTracker::new());
-        Self(Arc::new(Inner { manager, state, settling }))
+        Self(Arc::new(Inner { manager, claims, state, settling }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -88,12 +111,6 @@ impl Told {
         self.0.settling.wait().await;
     }
 
-    /// Marks the endings as told that nobody else is telling, and returns those.
-    fn claim(&self, ids: impl Iterator<Item = DeliveryId>) -> HashSet<DeliveryId> {
-        let mut state = self.state();
-        ids.filter(|id| state.under_way.insert(id.clone())).collect()
-    }
-
     /// Returns the message about what a session is owed, apart from what this answer or
     /// another one tells already.
     pub(super) async fn owed(&self, receipt: &mut Receipt) -> Option<String> {
@@ -111,7 +128,8 @@ impl Told {
             tracing::warn!(%session, "what is owed to a session cannot be read: {error}");
         });
         let jobs: Vec<Job> = owed.ok()??.jobs;
-        let claimed = self.claim(jobs.iter().take(ENDINGS).filter_map(|job| job.debt.clone()));
+        let claimed =
+            self.0.claims.claim(jobs.iter().take(ENDINGS).filter_map(|job| job.debt.clone()));
         let is_claimed = |job: &Job| job.debt.as_ref().is_some_and(|debt| claimed.contains(debt));
         let jobs: Vec<Job> = jobs.into_iter().filter(is_claimed).collect();
         receipt.ids.extend(claimed);
@@ -181,7 +199,7 @@ impl Receipt {
         let works_for_it = self.session.as_ref() == Some(&job.spec.parent);
         if let Some(debt) = job.debt.clone().filter(|_| works_for_it) {
             // Where another answer tells it as well, both do.
-            self.ids.extend(self.told.claim(std::iter::once(debt)));
+            self.ids.extend(self.told.0.claims.claim(std::iter::once(debt)));
             self.in_hand.push(job.clone());
         }
     }
@@ -220,10 +238,7 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        let mut state = self.told.state();
-        for id in &self.ids {
-            state.under_way.remove(id);
-        }
+        self.told.0.claims.release(&self.ids);
     }
 }
 

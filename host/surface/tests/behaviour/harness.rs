@@ -78,6 +78,7 @@ impl Host {
             feed: script.feed.clone(),
             metrics: script.metrics.clone(),
             mcp: mcp::Options::default(),
+            claims: mcp::Claims::default(),
             host: Arc::new(side),
         };
         tokio::spawn(script.metrics.clone().follow(script.changes()));

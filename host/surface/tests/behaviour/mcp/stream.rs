@@ -232,6 +232,23 @@ async fn what_was_told_last_is_settled_before_it_is_over() {
 }
 
 #[tokio::test]
+async fn an_ending_that_several_connections_ask_for_at_once_is_told_by_one() {
+    let host = Host::start().await;
+    for round in 0..20 {
+        let job = host.spawn("park").await;
+        host.end(&job, RunEnding::Completed, "done").await;
+        let mut wires = Vec::new();
+        for _ in 0..4 {
+            wires.push(Wire::user(&host.api).await);
+        }
+        let asked = wires.iter_mut().map(|wire| wire.call("task_status", json!({})));
+        let answers = futures::future::join_all(asked).await;
+        let told = answers.iter().filter(|it| text(it).contains("[task-notification]")).count();
+        assert_eq!(told, 1, "round {round}");
+    }
+}
+
+#[tokio::test]
 async fn the_streams_of_others_are_not_disturbed() {
     let host = Host::start().await;
     let mut idle = Wire::user(&host.api).await;
