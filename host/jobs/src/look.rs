@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::{
     id::{JobId, Prefix, SHORT},
     job::{Job, Run, Status},
-    manager::{Manager, guarded},
+    manager::{Manager, PAGE, guarded},
     resume::Hand,
     store::{Page, Query, StoreError},
     watch::News,
@@ -163,13 +163,19 @@ impl Manager {
             (_, Caller::Operator) => Err(LookError::Ambiguous(digits.to_owned())),
             // Of what others have nothing is told, also not that there is something.
             (_, caller) => {
-                let query = Query { limit: usize::MAX, ..Query::default() };
-                let own = self.list(caller, query).await?.jobs;
-                let mut own = own.iter().map(|job| job.id).filter(|id| prefix.holds(*id));
-                match (own.next(), own.next()) {
-                    (None, _) => Err(unknown()),
-                    (Some(id), None) => Ok(id),
-                    (Some(_), Some(_)) => Err(LookError::Ambiguous(digits.to_owned())),
+                let mut query = Query { limit: PAGE, ..Query::default() };
+                let mut found = None;
+                loop {
+                    let page = self.list(caller, query.clone()).await?;
+                    for job in page.jobs.iter().filter(|job| prefix.holds(job.id)) {
+                        if found.replace(job.id).is_some() {
+                            return Err(LookError::Ambiguous(digits.to_owned()));
+                        }
+                    }
+                    match page.next {
+                        None => return found.ok_or_else(unknown),
+                        next => query.before = next,
+                    }
                 }
             }
         }

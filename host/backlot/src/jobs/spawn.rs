@@ -13,7 +13,7 @@ use backlot_wasm::{
 };
 
 use super::{Jobs, Recorded as _, versions::is_there};
-use crate::render;
+use crate::{render, webhooks};
 
 /// The session that jobs work for which nobody named one for: that of whoever runs the
 /// host.
@@ -33,6 +33,9 @@ impl Jobs {
         {
             let why = StartError::InvalidLabel { found }.to_string();
             return Err(Failure::new(Reason::Invalid, why));
+        }
+        if let Some(why) = request.webhook.as_deref().and_then(webhooks::never) {
+            return Err(Failure::new(Reason::Invalid, format!("`webhook`: {why}")));
         }
         // What cannot be read is refused now, and not when the job is started.
         request.grant.ask().map_err(|why| Failure::new(Reason::Invalid, why))?;

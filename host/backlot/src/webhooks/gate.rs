@@ -135,6 +135,14 @@ pub(super) fn url_of(text: &str) -> Result<Url, Trouble> {
     Ok(url)
 }
 
+/// Tells why nothing can ever be told at a URL, if it can be told by that alone.
+pub(crate) fn never(text: &str) -> Option<String> {
+    match url_of(text) {
+        Err(Trouble::Never(why) | Trouble::Again(why)) => Some(why),
+        Ok(_) => None,
+    }
+}
+
 /// Returns the host and port of a URL. Forms of addresses that only resolvers understand
 /// (`127.1`) were made plain when it was parsed.
 fn host_of(url: &Url) -> Result<(Host<'_>, u16), Trouble> {
@@ -262,6 +270,17 @@ mod tests {
         }
         for text in ["", "10.0.0.1/8", "hooks.lan", "*"] {
             text.parse::<Allowed>().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_is_known_before_it_is_asked() {
+        for bad in ["https://a.test:99999/", "https://[::1/", "ftp://a.test/", "http://", "a.test"]
+        {
+            assert!(never(bad).is_some(), "{bad}");
+        }
+        for good in ["https://a.test/x?y", "http://127.0.0.1:1/"] {
+            assert_eq!(never(good), None, "{good}");
         }
     }
 }

@@ -27,6 +27,7 @@ mod message;
 mod plan;
 mod secret;
 
+pub(crate) use self::gate::never;
 pub use self::{gate::Allowed, secret::WebhookSecret};
 
 /// How webhooks are told.
