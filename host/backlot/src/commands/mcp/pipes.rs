@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, RawFd},
+    os::fd::{AsFd, AsRawFd},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -19,10 +19,11 @@ use crate::console::Writer;
 
 /// Returns what a client says on stdin.
 pub(super) fn messages() -> Box<dyn AsyncRead + Send + Unpin> {
-    match pipe::OpenOptions::new().open_receiver(opened(io::stdin().as_raw_fd())) {
-        Ok(pipe) => Box::new(pipe),
-        // A file, a terminal or a socket; then a thread waits for it.
-        Err(_) => Box::new(stdin()),
+    let pipe = opened(&io::stdin()).and_then(|path| options().open_receiver(path).ok());
+    match pipe {
+        Some(pipe) => Box::new(pipe),
+        // A file, a terminal, a socket; then a thread waits for it.
+        None => Box::new(stdin()),
     }
 }
 
@@ -37,8 +38,8 @@ pub(super) struct Out {
 impl Out {
     /// Returns that of stdout, which the writer writes to.
     pub(super) fn new(writer: Writer) -> Self {
-        let pipe = pipe::OpenOptions::new().open_sender(opened(io::stdout().as_raw_fd()));
-        Self { writer, pipe: pipe.ok(), is_behind: AtomicBool::new(false) }
+        let pipe = opened(&io::stdout()).and_then(|path| options().open_sender(path).ok());
+        Self { writer, pipe, is_behind: AtomicBool::new(false) }
     }
 
     /// Writes all of it. Dropping the future takes nothing back.
@@ -64,24 +65,28 @@ impl Out {
     }
 }
 
-/// Returns the path of what this process has opened under a number.
-fn opened(number: RawFd) -> String {
-    format!("/proc/self/fd/{number}")
+/// The file system of pipes that have no name, as statfs(2) numbers it.
+const PIPES: u64 = 0x5049_5045;
+
+/// Returns the path by which this process can open a stream anew. That is for pipes without a
+/// name: one that has a name tells nobody of its end who opens it after that.
+fn opened(stream: &(impl AsFd + AsRawFd)) -> Option<String> {
+    let about = rustix::fs::fstatfs(stream.as_fd()).ok()?;
+    (about.f_type as u64 == PIPES).then(|| format!("/proc/self/fd/{}", stream.as_raw_fd()))
+}
+
+fn options() -> pipe::OpenOptions {
+    pipe::OpenOptions::new()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs::File,
-        io::Read as _,
-        os::fd::{AsFd as _, OwnedFd},
-        thread,
-    };
+    use std::{fs::File, io::Read as _, os::fd::OwnedFd, thread};
 
     use super::*;
 
     fn out(to: OwnedFd) -> Out {
-        let pipe = pipe::OpenOptions::new().open_sender(opened(to.as_raw_fd())).unwrap();
+        let pipe = options().open_sender(opened(&to).unwrap()).unwrap();
         let writer = Writer::start("backlot-test", to.as_fd()).unwrap();
         Out { writer, pipe: Some(pipe), is_behind: AtomicBool::new(false) }
     }
@@ -120,5 +125,17 @@ mod tests {
         out.write(b"one\n".to_vec()).await.unwrap();
         drop(read);
         assert!(crate::console::is_closed(&out.write(b"two\n".to_vec()).await.unwrap_err()));
+    }
+
+    #[test]
+    fn only_what_has_no_name_is_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+        let named = File::options().read(true).write(true).open(&path).unwrap();
+        assert_eq!(opened(&named), None);
+        assert_eq!(opened(&File::open("/dev/null").unwrap()), None);
+        assert!(opened(&io::pipe().unwrap().0).is_some());
     }
 }
