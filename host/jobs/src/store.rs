@@ -174,8 +174,8 @@ pub enum Change {
         run: RunId,
         /// How many jobs may be live.
         limits: Limits,
-        /// The session that had its turn last, if any had.
-        after: Option<SessionId>,
+        /// The sessions that had their turns last, the latest first, one of a family.
+        after: Vec<SessionId>,
         /// The time of day, in milliseconds since the Unix epoch.
         now_ms: u64,
     },
@@ -583,7 +583,7 @@ impl Change {
                 happen(rows, &job, event, limits, *now_ms)
             }
             Self::StartNext { run, limits, after, now_ms } => {
-                start_next(rows, *run, limits, after.as_ref(), *now_ms)
+                start_next(rows, *run, limits, after, *now_ms)
             }
             Self::Fire { job, next_due_ms, spawned } => fire(rows, *job, *next_due_ms, spawned),
             Self::Append { session, entry } => {
@@ -772,7 +772,7 @@ fn start_next(
     rows: &mut dyn Rows,
     run: RunId,
     limits: &Limits,
-    after: Option<&SessionId>,
+    after: &[SessionId],
     now_ms: u64,
 ) -> Result<Changed, ChangeError> {
     if rows.load(Of::Host)?.live >= limits.total {
@@ -791,16 +791,19 @@ fn start_next(
 /// the session with the fewest, so that nobody has more turns for having more sessions. Those
 /// with as few have their turns one after the other, by their names, however many jobs each
 /// has waiting; where nobody had a turn yet, it is the one that has waited longest.
-pub(crate) fn fairest(heads: &[Head], limits: &Limits, after: Option<&SessionId>) -> Option<JobId> {
+pub(crate) fn fairest(heads: &[Head], limits: &Limits, after: &[SessionId]) -> Option<JobId> {
+    // What comes behind the last one by its name is before all that are not.
+    let turn = |name: &str, last: &str| (name <= last, name.to_owned());
     let has_room =
         |head: &&Head| head.live < limits.per_session && head.family_live < limits.per_family;
-    let may_start = heads.iter().filter(has_room);
-    let turn = |head: &&Head| {
-        let name = head.session.as_str().to_owned();
-        let turn = after.map(|after| (name.as_str() <= after.as_str(), name));
-        (head.family_live, head.live, turn, head.place)
+    let place = |head: &&Head| {
+        let family = family_of(&head.session);
+        let last = after.first().map(|last| turn(family, family_of(last)));
+        let own = after.iter().find(|session| family_of(session) == family);
+        let own = own.map(|own| turn(head.session.as_str(), own.as_str()));
+        (head.family_live, last, head.live, own, head.place)
     };
-    may_start.min_by_key(turn).map(|head| head.job)
+    heads.iter().filter(has_room).min_by_key(place).map(|head| head.job)
 }
 
 /// Tells whether a job that waits could start now.
@@ -809,7 +812,7 @@ fn is_turn_of_another(
     limits: &Limits,
     now_ms: u64,
 ) -> Result<bool, StoreError> {
-    Ok(rows.load(Of::Host)?.queued > 0 && fairest(&rows.heads(now_ms)?, limits, None).is_some())
+    Ok(rows.load(Of::Host)?.queued > 0 && fairest(&rows.heads(now_ms)?, limits, &[]).is_some())
 }
 
 fn fire(

@@ -14,7 +14,7 @@ use crate::{
     id::JobId,
     job::{Job, Phase, Spec, Status, Wait},
     manager::{Inner, new_run},
-    store::{Change, ChangeError, Refused, Spawned, StoreError},
+    store::{Change, ChangeError, Refused, Spawned, StoreError, family_of},
 };
 
 /// The longest that is slept at a time: a machine that sleeps stops timers, and then
@@ -22,6 +22,8 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(30);
 /// A time that does not come, and that every store can hold.
 pub(crate) const NEVER: u64 = i64::MAX as u64;
+/// Of how many families it is known which session had its turn last.
+const SERVED: usize = 64;
 /// How long a store that cannot be written is left alone.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -34,8 +36,8 @@ pub(crate) struct Waiting {
     starts: BTreeSet<(u64, JobId)>,
     /// Schedules, by time.
     schedules: BTreeSet<(u64, JobId)>,
-    /// The session whose job was started last.
-    served: Option<SessionId>,
+    /// The sessions whose jobs were started last, the latest first, one of a family.
+    served: Vec<SessionId>,
 }
 
 impl Waiting {
@@ -54,6 +56,13 @@ impl Waiting {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// Notes that a session had its turn.
+    fn serve(&mut self, session: &SessionId) {
+        self.served.retain(|served| family_of(served) != family_of(session));
+        self.served.insert(0, session.clone());
+        self.served.truncate(SERVED);
     }
 
     /// Returns a job that has only to find a place.
@@ -147,7 +156,7 @@ impl Inner {
             match self.store.change(start).await {
                 Ok(changed) => match self.tell(changed) {
                     Some(job) => {
-                        self.waiting().served = Some(job.spec.parent.clone());
+                        self.waiting().serve(&job.spec.parent);
                         self.launch(job, run, None);
                     }
                     // There is no place, or nobody who waits for one.

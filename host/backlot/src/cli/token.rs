@@ -52,7 +52,7 @@ pub(crate) struct TokenAdd {
         value_parser = PossibleValuesParser::new(Role::ALL.map(Role::as_str)).try_map(role))]
     pub(crate) role: Role,
     /// The session that it is kept to, with those below it, such as ci/1 below ci. All that
-    /// are alike up to the first / share half of what the host takes [default: a user's is
+    /// are alike up to the first / share half of the host's places and queue [default: a user's is
     /// the token's name, an observer's are all]
     #[arg(long, value_name = "NAME")]
     pub(crate) session: Option<String>,

@@ -198,8 +198,7 @@ impl Jobs {
             }),
             ..World::new(launcher.clone())
         };
-        let limits =
-            backlot_jobs::Limits { total: most(host, &config.manager), ..config.manager.limits };
+        let limits = within(most(host, &config.manager), config.manager.limits);
         let manager = backlot_jobs::Config { limits, ..config.manager };
         let (manager, recovered) = Manager::open(shared, world, manager).await?;
         let keeping = Keeping::start(manager.clone(), folder.jobs(), config.keep_bytes, clearing);
@@ -361,6 +360,13 @@ fn most(host: &Host, config: &backlot_jobs::Config) -> usize {
     config.limits.total.min(holds).min(allowed).max(1)
 }
 
+/// Returns limits for a host that holds so many jobs. However few that are, whoever has many
+/// sessions takes no more than half of them, or than he may with one.
+fn within(total: usize, limits: backlot_jobs::Limits) -> backlot_jobs::Limits {
+    let share = (total / 2).max(limits.per_session);
+    backlot_jobs::Limits { total, per_family: limits.per_family.min(share), ..limits }
+}
+
 /// Lets go of what belongs to jobs once they do not need it.
 struct Kept {
     versions: Weak<Versions>,
@@ -417,3 +423,18 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The clock that records are stamped by.
 const CLOCK: SystemClock = SystemClock;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_many_sessions_takes_half_of_whatever_the_host_holds() {
+        let usual = backlot_jobs::Config::default().limits;
+        let share = |total| within(total, usual).per_family;
+        assert_eq!((share(1_024), share(200)), (512, 100));
+        // With one session it would be as much.
+        assert_eq!((share(100), share(8)), (usual.per_session, usual.per_session));
+        assert_eq!(within(8, usual).total, 8);
+    }
+}

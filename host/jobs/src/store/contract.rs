@@ -25,6 +25,7 @@ use futures::future::join_all;
 
 use super::{
     Census, Change, ChangeError, Changed, Gone, Limits, Query, Refused, Scope, Spawned, Store,
+    family_of,
 };
 use crate::{
     id::{DeliveryId, JobId, RunId},
@@ -73,6 +74,7 @@ macro_rules! store_contract {
             j19_a_listing_goes_on_where_it_ended
             j22_a_question_waits_for_its_answer
             j23_the_queue_is_fair
+            j23_families_take_turns
             j23_the_queue_is_fair_to_who_has_one_session
             j23_a_queue_is_bounded
             j23_two_that_start_the_next_start_two
@@ -608,7 +610,7 @@ pub async fn j9_whoever_has_many_sessions_leaves_room_for_others(handles: &Handl
     for session in ["men", "me0"] {
         assert_eq!(spawn(store, new(session, true)).await.status(), Status::Working);
     }
-    let next = || Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
+    let next = || Change::StartNext { run: new_run(), limits, after: Vec::new(), now_ms: NOW_MS };
     assert_eq!(make(store, next()).await, Changed::Nothing, "there is no place for them");
     happen(&*handles.other, &third, completed(None)).await;
     assert_eq!(job_of(make(store, next()).await).spec.parent.as_str(), "me/2");
@@ -633,12 +635,38 @@ pub async fn j23_the_queue_is_fair_to_who_has_one_session(handles: &Handles) {
     for parent in ["many/1", "many/2", "many/3", "one", "one"] {
         spawn(store, new(parent)).await;
     }
-    let next = || Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
+    let next = || Change::StartNext { run: new_run(), limits, after: Vec::new(), now_ms: NOW_MS };
     happen(store, &first, completed(None)).await;
     assert_eq!(job_of(make(&*handles.other, next()).await).spec.parent.as_str(), "one");
     happen(store, &second, completed(None)).await;
     // Of its sessions, the one that has none.
     assert_ne!(job_of(make(store, next()).await).spec.parent.as_str(), "one");
+}
+
+/// Where all have as many live jobs, families have their turns one after the other, and in
+/// each its sessions do.
+pub async fn j23_families_take_turns(handles: &Handles) {
+    let store = &*handles.one;
+    let limits = Limits { total: 1, ..WIDE };
+    let mut live = None;
+    for parent in ["many/1", "many/1", "many/1", "many/2", "many/3", "one", "one", "one"] {
+        open(store, parent, 1).await;
+        let job = spawn(store, Spawned { limits, queue: true, ..spawned(parent) }).await;
+        live.get_or_insert(job);
+    }
+    let (mut live, mut after) = (live.unwrap(), vec![SessionId::from("many/1")]);
+    let mut turns = Vec::new();
+    for _ in 0..6 {
+        happen(store, &live, completed(None)).await;
+        let after_now = after.clone();
+        let next = Change::StartNext { run: new_run(), limits, after: after_now, now_ms: NOW_MS };
+        live = job_of(make(&*handles.other, next).await);
+        let session = live.spec.parent.clone();
+        turns.push(session.as_str().to_owned());
+        after.retain(|it| family_of(it) != family_of(&session));
+        after.insert(0, session);
+    }
+    assert_eq!(turns, ["one", "many/2", "one", "many/3", "one", "many/1"]);
 }
 
 /// There are so many sessions below one, and no more.
@@ -1145,7 +1173,7 @@ pub async fn j23_the_queue_is_fair(handles: &Handles) {
         open(store, session, 1).await;
     }
     let limits = Limits { per_session: 2, total: 3, ..WIDE };
-    let next = || Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
+    let next = || Change::StartNext { run: new_run(), limits, after: Vec::new(), now_ms: NOW_MS };
     assert_eq!(make(store, next()).await, Changed::Nothing, "nobody waits");
     let mut live = Vec::new();
     for parent in ["a", "a", "b"] {
@@ -1217,7 +1245,7 @@ pub async fn j23_two_that_start_the_next_start_two(handles: &Handles) {
         spawn(&*handles.one, Spawned { limits, queue: true, ..spawned("chat") }).await;
     }
     let limits = Limits { per_session: 8, ..WIDE };
-    let next = |_| Change::StartNext { run: new_run(), limits, after: None, now_ms: NOW_MS };
+    let next = |_| Change::StartNext { run: new_run(), limits, after: Vec::new(), now_ms: NOW_MS };
     let started = winners(at_once(handles, (0..16).map(next)).await);
     let jobs = started.into_iter().filter(|changed| *changed != Changed::Nothing).map(job_of);
     let jobs: HashSet<JobId> = jobs.map(|job| job.id).collect();
@@ -1291,7 +1319,7 @@ pub async fn j25_what_is_not_due_is_not_started(handles: &Handles) {
     let next = |after_ms| Change::StartNext {
         run: new_run(),
         limits: WIDE,
-        after: None,
+        after: Vec::new(),
         now_ms: NOW_MS + after_ms,
     };
     assert_eq!(job_of(make(&*handles.other, next(9)).await).id, waiting.id);
@@ -1313,7 +1341,8 @@ pub async fn j25_a_schedule_spawns_and_goes_on(handles: &Handles) {
     let mut new = Spawned { due_ms: NOW_MS + 10, ..spawned("chat") };
     new.spec.schedule = Some(Schedule::Cron("* * * * *".into()));
     let schedule = spawn(store, new).await;
-    let next = Change::StartNext { run: new_run(), limits: WIDE, after: None, now_ms: NOW_MS + 10 };
+    let next =
+        Change::StartNext { run: new_run(), limits: WIDE, after: Vec::new(), now_ms: NOW_MS + 10 };
     assert_eq!(make(store, next).await, Changed::Nothing, "it is never started itself");
     let started = Event::Started { run: new_run() };
     assert_eq!(lost(store, &schedule, started).await, Lost::NotQueued { status: Status::Queued });
@@ -1413,7 +1442,7 @@ pub async fn j29_a_back_off_is_another_attempt(handles: &Handles) {
     let next = |after_ms| Change::StartNext {
         run: new_run(),
         limits: WIDE,
-        after: None,
+        after: Vec::new(),
         now_ms: NOW_MS + after_ms,
     };
     assert_eq!(make(store, next(9)).await, Changed::Nothing);

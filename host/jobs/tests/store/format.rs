@@ -176,7 +176,7 @@ async fn format_1_opens_and_goes_on() {
         happening(3, Event::Retried { run }),
         happening(4, Event::Answered { asked: RunId::from_bits(4), run, answer: "that".into() }),
         happening(5, Event::Fired { due_ms: NOW_MS + 120_000 }),
-        Change::StartNext { run, limits: LIMITS, after: None, now_ms: NOW_MS },
+        Change::StartNext { run, limits: LIMITS, after: Vec::new(), now_ms: NOW_MS },
         Change::Remove { job: JobId::from_bits(2) },
         Change::Delete { session: "chat".into() },
     ] {

@@ -107,7 +107,7 @@ impl Step {
                 happen(Event::StopRequested { stop })
             }
             13 => happen(Event::Settled { delivery: delivery() }),
-            14 => Change::StartNext { run, limits, after: None, now_ms },
+            14 => Change::StartNext { run, limits, after: Vec::new(), now_ms },
             15 => Change::Fire {
                 job: JobId::from_bits(self.job),
                 next_due_ms: now_ms + self.number,
