@@ -183,9 +183,20 @@ impl Inner {
         over
     }
 
-    /// Waits for a run's end no more.
+    /// Waits for a run's end no more. Whoever waits for what becomes of it looks, unless its
+    /// end was told.
     pub(crate) fn forget(&self, run: RunId) {
-        self.driven().remove(&run);
+        let forgotten = self.driven().remove(&run);
+        if let Some(driven) = forgotten {
+            self.have_looked(driven.job);
+        }
+    }
+
+    /// Has whoever waits for a job look at it.
+    pub(crate) fn have_looked(&self, job: JobId) {
+        if let Some(awaited) = self.awaited.get(job) {
+            awaited.look();
+        }
     }
 
     /// Tells whether a run was launched whose end was not dealt with yet.
@@ -195,6 +206,7 @@ impl Inner {
 
     fn forget_all_of(&self, job: JobId) {
         self.driven().retain(|_, driven| driven.job != job);
+        self.have_looked(job);
     }
 
     /// Notes that the run of a job is wanted to stop.

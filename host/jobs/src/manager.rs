@@ -319,9 +319,7 @@ impl Inner {
                     let jobs: Vec<JobId> = gone.iter().map(|gone| gone.job).collect();
                     for job in &jobs {
                         self.waiting().remove(*job);
-                        if let Some(awaited) = self.awaited.get(*job) {
-                            awaited.look();
-                        }
+                        self.have_looked(*job);
                         self.wake(*job);
                     }
                     self.endings.fetch_add(1, Ordering::AcqRel);

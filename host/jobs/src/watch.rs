@@ -112,11 +112,11 @@ impl Awaited {
             let news = self.news.notified();
             {
                 let told = self.told();
-                if told.looks != looks {
-                    return News::Look;
-                }
                 if let Some(ended) = told.ended.as_ref().filter(|job| job.attempt >= attempt) {
                     return News::Ended(ended.clone());
+                }
+                if told.looks != looks {
+                    return News::Look;
                 }
             }
             news.await;
@@ -180,7 +180,8 @@ mod tests {
         awaited.tell(&first_end);
         assert_eq!((ended(1).as_ref(), ended(2).as_ref()), (Some(&second_end), Some(&second_end)));
         awaited.look();
-        assert!(matches!(awaited.news(2, 0).now_or_never(), Some(News::Look)));
+        assert!(matches!(awaited.news(2, 0).now_or_never(), Some(News::Ended(_))));
+        assert!(matches!(awaited.news(3, 0).now_or_never(), Some(News::Look)));
         assert_eq!(awaited.looks(), 1);
     }
 }
