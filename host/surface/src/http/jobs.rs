@@ -138,7 +138,8 @@ pub(super) async fn look(
     // Last of all, so that nothing is settled that is not told.
     if query.hand.map(Hand::from) == Some(Hand::Model) {
         who.principal.may_change()?;
-        manager.delivered(&job).await?;
+        let (manager, job) = (manager.clone(), job.clone());
+        to_the_end(async move { Ok(manager.delivered(&job).await?) }).await?;
     }
     Ok(Json(JobView::whole(&job, progress, &runs)))
 }

@@ -110,7 +110,10 @@ pub(super) async fn settle(
     Sent(request): Sent<SettleRequest>,
 ) -> Result<Json<SettleReply>, Failure> {
     let session = who.session(&name)?;
-    let settled = surface.api.manager.settle(&session, &request.ids).await?;
+    let manager = surface.api.manager.clone();
+    let settle = async move { Ok(manager.settle(&session, &request.ids).await?) };
+    // Also where who asked goes away, so that whoever else is told of them knows.
+    let settled = to_the_end(settle).await?;
     Ok(Json(SettleReply { settled }))
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn call(
     server.knows(kind.as_str()).await;
     let view = api.catalog.kind(&kind).ok_or_else(unknown)?;
     let offer = Offer::of(&view).ok_or_else(unknown)?;
-    let ahead = server.told().look_ahead(call.asker.owed());
+    let mut ahead = None;
     let (job, given) = match &request.request_state {
         Some(state) => {
             asking::again(server, call, &request, state, |job| job.spec.kind == kind).await?
@@ -63,6 +63,7 @@ pub(super) async fn call(
                 ..SpawnRequest::default()
             };
             let given = request.input_responses.unwrap_or_default();
+            ahead = server.told().look_ahead(call.asker.owed());
             (server.spawn(call, spawn).await?, given)
         }
     };

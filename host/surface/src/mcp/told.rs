@@ -8,6 +8,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     fmt, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use backlot_jobs::{Delivery, DeliveryId, Job, JobId, Manager, StoreError, message, output::Part};
@@ -19,6 +20,9 @@ use tokio_util::task::TaskTracker;
 /// How many endings come with one answer; the others come with the next. It keeps an answer
 /// within what a client takes.
 const ENDINGS: usize = 25;
+
+/// How often it is read what is owed while that changes; then what was read last is told.
+const ATTEMPTS: usize = 3;
 
 /// How many places are remembered up to which output was told. A place that is forgotten
 /// has its output told again, from the beginning.
@@ -39,23 +43,53 @@ struct Inner {
 /// The endings in answers that are under way, or being settled, to whichever client: what one
 /// is told, the others of its session are not. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Claims(Arc<Mutex<HashSet<DeliveryId>>>);
+pub struct Claims(Arc<Mutex<Claimed>>);
+
+#[derive(Debug, Default)]
+struct Claimed {
+    /// By whom and since when.
+    by: HashMap<DeliveryId, (u64, Instant)>,
+    /// How many claimants there were.
+    claimants: u64,
+}
+
+/// For how long what one answer tells is told by no other. A client that takes no answer for
+/// so long is not to keep from others what they are owed.
+const CLAIM_TIME: Duration = Duration::from_secs(60);
 
 impl Claims {
-    /// Marks the endings as told that nobody else is telling, and returns those.
-    fn claim(&self, ids: impl Iterator<Item = DeliveryId>) -> HashSet<DeliveryId> {
+    /// Returns somebody new who may claim.
+    fn claimant(&self) -> u64 {
         let mut claimed = self.lock();
-        ids.filter(|id| claimed.insert(id.clone())).collect()
+        claimed.claimants += 1;
+        claimed.claimants
     }
 
-    fn release(&self, ids: &HashSet<DeliveryId>) {
+    /// Marks endings as told that nobody else is telling, so many at most, and returns those.
+    fn claim(
+        &self,
+        by: u64,
+        ids: impl Iterator<Item = DeliveryId>,
+        most: usize,
+    ) -> HashSet<DeliveryId> {
+        let (mut claimed, now) = (self.lock(), Instant::now());
+        let mut is_free = |id: &DeliveryId| match claimed.by.get(id) {
+            Some((_, since)) if now.duration_since(*since) < CLAIM_TIME => false,
+            _ => claimed.by.insert(id.clone(), (by, now)).is_none_or(|(before, _)| before != by),
+        };
+        ids.filter(|id| is_free(id)).take(most).collect()
+    }
+
+    fn release(&self, by: u64, ids: &HashSet<DeliveryId>) {
         let mut claimed = self.lock();
         for id in ids {
-            claimed.remove(id);
+            if claimed.by.get(id).is_some_and(|(holder, _)| *holder == by) {
+                claimed.by.remove(id);
+            }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<DeliveryId>> {
+    fn lock(&self) -> MutexGuard<'_, Claimed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,25 +149,30 @@ impl Told {
     /// another one tells already.
     pub(super) async fn owed(&self, receipt: &mut Receipt) -> Option<String> {
         let session = receipt.session.clone()?;
-        let ahead = match receipt.ahead.take() {
-            Some(ahead) => ahead.owed(&self.0.manager, receipt.in_hand.len()).await,
-            None => None,
-        };
-        let owed = match ahead {
-            Some(owed) => owed,
-            None => self.0.manager.owed(&session).await,
-        };
-        // One that cannot be read is still owed, and the answer is not to fail for it.
-        let owed = owed.inspect_err(|error| {
-            tracing::warn!(%session, "what is owed to a session cannot be read: {error}");
-        });
-        let jobs: Vec<Job> = owed.ok()??.jobs;
-        let claimed =
-            self.0.claims.claim(jobs.iter().take(ENDINGS).filter_map(|job| job.debt.clone()));
-        let is_claimed = |job: &Job| job.debt.as_ref().is_some_and(|debt| claimed.contains(debt));
-        let jobs: Vec<Job> = jobs.into_iter().filter(is_claimed).collect();
-        receipt.ids.extend(claimed);
-        (!jobs.is_empty()).then(|| message(&jobs))
+        let (manager, claims) = (&self.0.manager, &self.0.claims);
+        for attempt in 1..=ATTEMPTS {
+            let (endings, owed) = match receipt.ahead.take() {
+                Some(ahead) => ahead.read(receipt.in_hand.len()).await,
+                None => (manager.endings(), manager.owed(&session).await),
+            };
+            // One that cannot be read is still owed, and the answer is not to fail for it.
+            let owed = owed.inspect_err(|error| {
+                tracing::warn!(%session, "what is owed to a session cannot be read: {error}");
+            });
+            let jobs: Vec<Job> = owed.ok()??.jobs;
+            let debts = jobs.iter().filter_map(|job| job.debt.clone());
+            let claimed = claims.claim(receipt.claimant, debts, ENDINGS);
+            // What was settled after it was read, and before it was claimed, is told already.
+            if manager.endings() != endings && attempt < ATTEMPTS {
+                claims.release(receipt.claimant, &claimed);
+                continue;
+            }
+            let is_claimed = |job: &Job| job.debt.as_ref().is_some_and(|it| claimed.contains(it));
+            let jobs: Vec<Job> = jobs.into_iter().filter(is_claimed).collect();
+            receipt.ids.extend(claimed);
+            return (!jobs.is_empty()).then(|| message(&jobs));
+        }
+        None
     }
 
     /// Returns the receipt of an answer to somebody of a session; of none where what is told
@@ -141,6 +180,7 @@ impl Told {
     pub(super) fn receipt(&self, session: Option<&SessionId>) -> Receipt {
         Receipt {
             told: self.clone(),
+            claimant: self.0.claims.claimant(),
             session: session.cloned(),
             ids: HashSet::new(),
             in_hand: Vec::new(),
@@ -167,21 +207,19 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Returns what is owed now, if nothing has ended since but so many jobs that the answer
-    /// is about.
-    async fn owed(
-        self,
-        manager: &Manager,
-        own: usize,
-    ) -> Option<Result<Option<Delivery>, StoreError>> {
-        let is_as_it_was = manager.endings() == self.endings + own as u64;
-        if is_as_it_was { self.read.await.ok() } else { None }
+    /// Returns what was owed, and how many endings there have been where that is still so:
+    /// those that the answer is about came since.
+    async fn read(self, own: usize) -> (u64, Result<Option<Delivery>, StoreError>) {
+        let read = self.read.await.unwrap_or(Err(StoreError::Closed));
+        (self.endings + own as u64, read)
     }
 }
 
 /// What follows once an answer was handed over. Dropped, nothing does.
 pub(super) struct Receipt {
     told: Told,
+    /// As whom it claims what it tells.
+    claimant: u64,
     session: Option<SessionId>,
     /// The endings that the answer tells of.
     ids: HashSet<DeliveryId>,
@@ -199,7 +237,7 @@ impl Receipt {
         let works_for_it = self.session.as_ref() == Some(&job.spec.parent);
         if let Some(debt) = job.debt.clone().filter(|_| works_for_it) {
             // Where another answer tells it as well, both do.
-            self.ids.extend(self.told.0.claims.claim(std::iter::once(debt)));
+            self.ids.extend(self.told.0.claims.claim(self.claimant, std::iter::once(debt), 1));
             self.in_hand.push(job.clone());
         }
     }
@@ -238,7 +276,7 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        self.told.0.claims.release(&self.ids);
+        self.told.0.claims.release(self.claimant, &self.ids);
     }
 }
 
@@ -287,6 +325,42 @@ impl fmt::Debug for Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_claims_others_do_not_until_it_is_released() {
+        let claims = Claims::default();
+        let ids: Vec<DeliveryId> =
+            (1..=5).map(|bits| DeliveryId::new(JobId::from_bits(bits), 1)).collect();
+        let (one, other) = (claims.claimant(), claims.claimant());
+        let claim = |by, most| claims.claim(by, ids.iter().cloned(), most);
+        let mine = claim(one, 2);
+        assert_eq!(mine.len(), 2);
+        // Those that are taken count for nobody else's most.
+        let theirs = claim(other, 2);
+        assert_eq!((theirs.len(), mine.is_disjoint(&theirs)), (2, true));
+        assert_eq!(claim(one, 9).len(), 1);
+        // Nobody releases what is another's.
+        claims.release(one, &theirs);
+        assert!(claim(one, 9).is_empty());
+        claims.release(other, &theirs);
+        assert_eq!(claim(one, 9), theirs);
+    }
+
+    #[test]
+    fn a_claim_that_is_held_for_long_keeps_nobody() {
+        let claims = Claims::default();
+        let id = DeliveryId::new(JobId::from_bits(1), 1);
+        let claim = |by| claims.claim(by, std::iter::once(id.clone()), 1);
+        let (one, other) = (claims.claimant(), claims.claimant());
+        let mine = claim(one);
+        assert!(claim(other).is_empty());
+        let long_ago = Instant::now().checked_sub(CLAIM_TIME).unwrap();
+        claims.lock().by.insert(id.clone(), (one, long_ago));
+        assert_eq!(claim(other), mine);
+        // The first to let go does not let go of what is another's by now.
+        claims.release(one, &mine);
+        assert!(claim(one).is_empty());
+    }
 
     #[test]
     fn the_oldest_places_are_forgotten() {
