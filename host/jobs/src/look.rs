@@ -83,6 +83,12 @@ impl Manager {
         wait: Duration,
         hand: Hand,
     ) -> Result<Job, LookError> {
+        // Who has a job in hand that works for somebody else is told by the look.
+        let is_own = |job: &Job| match caller {
+            Caller::Operator => true,
+            Caller::Session(session) => *session == job.spec.parent,
+            Caller::Anyone => false,
+        };
         let is_driven = |job: &Job| job.run().is_some_and(|run| self.inner.is_driven(run));
         let wait = wait.min(self.inner.config.max_wait);
         let deadline = Instant::now() + wait;
@@ -90,7 +96,7 @@ impl Manager {
         let awaited = self.inner.awaited.of(id);
         let job = loop {
             let looks = awaited.looks();
-            let job = match known.take().filter(is_driven) {
+            let job = match known.take().filter(|job| is_own(job) && is_driven(job)) {
                 Some(job) => job,
                 None => self.get(id, caller).await?,
             };

@@ -220,6 +220,20 @@ async fn who_has_a_job_in_hand_is_told_its_end_without_reading_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_in_hand_that_is_anothers_is_unknown() {
+    for host in hosts().await {
+        let (job, _run) = host.start().await;
+        settle_down().await;
+        let before = Instant::now();
+        for caller in [session(&"other".into()), Caller::Anyone] {
+            let told = host.manager.outcome(job.clone(), &caller, LONG, Hand::Person).await;
+            assert!(matches!(told, Err(LookError::Unknown(_))), "{told:?}");
+        }
+        assert_eq!(before.elapsed(), Duration::ZERO, "nothing of it is waited for");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_end_that_comes_as_it_is_begun_to_be_waited_for_is_heard_of() {
     for lead in 0..60 {
         for host in hosts().await {
